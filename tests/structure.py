@@ -54,7 +54,7 @@ FLOORS = [
     ["graph/onnx.hpp"],
     ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
-    ["graph/ppq/", "graph/nncf/"],
+    ["graph/ppq/", "graph/nncf/", "graph/inc/"],
 ]
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "cmake", "include", "tests", "bench", "examples", "single_include", "docs",
              "README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "build",
@@ -67,7 +67,8 @@ WHO_INCLUDES = {
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
     r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
-    r"(yaml-cpp|CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
+    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation)?\.hpp",
+    r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
 INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <detent/graph/inc/configuration.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
@@ -40,6 +41,9 @@ struct quantize_arguments : common_arguments {
   std::vector<std::string> validation;  // like calibration; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
+  // What a configuration file of Neural Compressor says; most of the members above do not count
+  // then.
+  std::optional<detent::graph::inc::configuration> tuning;
 };
 int quantize(const quantize_arguments& a);
 

@@ -22,13 +22,14 @@
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
 
+#include "calibration_data.hpp"
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "json_output.hpp"
-#include "progress.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
 #include "samples.hpp"
+#include "tune.hpp"
 
 namespace detent_cli {
 namespace {
@@ -42,24 +43,6 @@ std::uintmax_t file_size(const std::string& path) {
   std::error_code failed;
   const std::uintmax_t size = std::filesystem::file_size(path, failed);
   return failed ? 0 : size;
-}
-
-/// A source of the calibration samples, batch by batch, with a progress bar for each pass.
-graph::calibration_source source_of(const sample_set& samples) {
-  return [&samples, batch = batch_size(samples, 0), next = std::size_t{0},
-          bar = std::make_shared<progress>("calibrating", samples.size())]() mutable
-         -> std::optional<std::map<std::string, tensor>> {
-    bar->advance(next);
-    // A batch that the samples do not fill would repeat the last sample, so it is left out unless
-    // it is the only one.
-    if (next >= samples.size() || (next > 0 && next + batch > samples.size())) {
-      next = 0;  // for another pass
-      return std::nullopt;
-    }
-    const std::size_t at = next;
-    next += batch;
-    return samples.batch(at, batch);
-  };
 }
 
 class static_run {
@@ -208,6 +191,9 @@ json_object accuracy_json(const outcome& o) {
 }  // namespace
 
 int quantize(const quantize_arguments& a) {
+  if (a.tuning) {
+    return tune(a);
+  }
   const auto start = std::chrono::steady_clock::now();
   graph::model m = graph::read_onnx(a.model, a.read_limits());
   const bool is_static = a.approach == "static";

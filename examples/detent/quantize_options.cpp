@@ -3,10 +3,13 @@
 
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <detent/graph/inc/yaml.hpp>
+#include <detent/graph/model/files.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/observer_registry.hpp>
 
@@ -145,6 +148,11 @@ quantize_arguments quantize_options::arguments() {
     if (config_.empty()) {
       throw usage_error("--config names no file");
     }
+    const std::string text = detent::graph::read_file(config_);
+    if (detent::graph::inc::is_configuration(text)) {
+      read_tuning(text);
+      return std::move(a_);
+    }
     read_config();
   }
   complete_approach();
@@ -165,6 +173,25 @@ quantize_arguments quantize_options::arguments() {
   }
   a_.weight_algorithm = weight_algorithms.at(weight_algorithm_);
   return std::move(a_);
+}
+
+/// Reads a configuration file of Neural Compressor, which says what most options say.
+void quantize_options::read_tuning(const std::string& text) {
+  try {
+    a_.tuning = detent::graph::inc::parse_yaml(text, config_);
+  } catch (const detent::error& e) {
+    throw usage_error(e.what());
+  }
+  for (const CLI::Option* option : command_.get_options()) {
+    static const std::set<std::string> allowed = {"MODEL",   "--output",     "--config",
+                                                  "--calib", "--validation", "--labels",
+                                                  "--json",  "--help",       "--memory-limit"};
+    const std::string name =
+        option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames()[0];
+    if (!option->empty() && allowed.count(name) == 0) {
+      throw usage_error(config_ + " is a configuration of Neural Compressor, which has no " + name);
+    }
+  }
 }
 
 /// Reads the configuration file. Its flags go through the checks of the command line; flags that

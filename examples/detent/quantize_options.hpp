@@ -22,6 +22,7 @@ class quantize_options {
 
  private:
   [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
+  void read_tuning(const std::string& text);
   void read_config();
   void complete_approach();
   void complete_method();

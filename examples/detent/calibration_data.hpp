@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Samples for calibration: from files, or random ones.
+#ifndef DETENT_CLI_CALIBRATION_DATA_HPP
+#define DETENT_CLI_CALIBRATION_DATA_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/graph/inc/configuration.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+
+#include "samples.hpp"
+
+namespace detent_cli {
+
+/// A source of samples, batch by batch, with a progress bar for each pass. The samples must outlive
+/// it.
+detent::graph::calibration_source source_of(const sample_set& samples);
+
+/// A source of the random samples that a dataset of type dummy describes, one by one. The same seed
+/// gives the same samples. Throws invalid_argument if the shapes do not fit the model's inputs.
+detent::graph::calibration_source random_source(const model& m,
+                                                const detent::graph::inc::dataset& d,
+                                                std::uint64_t seed);
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_CALIBRATION_DATA_HPP

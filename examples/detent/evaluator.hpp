@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Measures a model by the metrics of a Neural Compressor file.
+#ifndef DETENT_CLI_EVALUATOR_HPP
+#define DETENT_CLI_EVALUATOR_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <detent/graph/inc/configuration.hpp>
+#include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/run/executor_options.hpp>
+
+#include "samples.hpp"
+
+namespace detent_cli {
+
+/// Runs models on the samples of an evaluation. Metrics are computed from the first output.
+class evaluator {
+ public:
+  /// Runs the float model. `labels` is a .npy file, or empty if no metric needs labels; `goal` is
+  /// for each of the metrics, of which there is at least one. Throws detent::error, naming the file
+  /// and the metric, if they do not fit together.
+  evaluator(const model& float_model, const sample_set& samples, const std::string& labels,
+            std::vector<detent::graph::inc::metric> metrics,
+            const detent::graph::accuracy_goal& goal, detent::graph::executor_options options);
+
+  /// One number for all metrics, to be compared with goal(): the metric itself if there is one; the
+  /// weighted sum if there are weights, where metrics of which less is better count negative; else
+  /// the largest drop of a metric against the float model, negated.
+  double operator()(const model& m) const;
+
+  /// The goal for that number, made from the goal for the metrics.
+  [[nodiscard]] const detent::graph::accuracy_goal& goal() const noexcept { return goal_; }
+
+  /// All metrics of a model, in their order.
+  [[nodiscard]] std::vector<double> metrics(const model& m) const;
+
+  /// The name of a metric, such as "top-1".
+  [[nodiscard]] static std::string name(const detent::graph::inc::metric& m);
+
+ private:
+  struct outputs {
+    std::vector<float> values;
+    std::size_t rows = 0;
+  };
+  [[nodiscard]] outputs run(const model& m) const;
+  [[nodiscard]] double compute(const detent::graph::inc::metric& m, const outputs& o) const;
+
+  const sample_set& samples_;
+  std::vector<detent::graph::inc::metric> metrics_;
+  detent::graph::executor_options options_;
+  std::vector<std::int64_t> classes_;   // labels that are one class for each sample
+  std::vector<std::uint8_t> relevant_;  // labels that are 0 or 1 for each sample and class
+  std::vector<float> expected_;         // labels that are values
+  std::vector<float> float_outputs_;    // what the float model computes
+  std::vector<double> float_metrics_;
+  detent::graph::accuracy_goal goal_;
+  bool counts_drops_ = false;  // several metrics without weights
+  bool is_relative_ = true;    // drops are shares of the metric of the float model
+};
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_EVALUATOR_HPP

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tune.hpp"
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <detent/error.hpp>
+#include <detent/graph/inc/configuration.hpp>
+#include <detent/graph/model/files.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
+#include <detent/graph/quantize/tuning.hpp>
+
+#include "calibration_data.hpp"
+#include "evaluator.hpp"
+#include "json_output.hpp"
+#include "samples.hpp"
+#include "tuning_history.hpp"
+#include "tuning_json.hpp"
+
+namespace detent_cli {
+
+namespace graph = detent::graph;
+using detent::one_line;
+using graph::inc::configuration;
+
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// Notes an interrupt instead of ending the program, while it exists. A second interrupt ends it.
+class interrupt_guard {
+ public:
+  interrupt_guard() : before_(std::signal(SIGINT, &on_interrupt)) {}
+  interrupt_guard(const interrupt_guard&) = delete;
+  interrupt_guard& operator=(const interrupt_guard&) = delete;
+  ~interrupt_guard() { static_cast<void>(std::signal(SIGINT, before_)); }
+
+ private:
+  static void on_interrupt(int) {
+    interrupted = 1;
+    static_cast<void>(std::signal(SIGINT, SIG_DFL));
+  }
+
+  void (*before_)(int);
+};
+
+/// A hash (FNV-1a, 64 bits) that tells data apart.
+class fingerprint {
+ public:
+  void add(std::string_view bytes) {
+    for (const char c : bytes) {
+      hash_ = (hash_ ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;
+    }
+    hash_ = (hash_ ^ bytes.size()) * 0x100000001B3U;
+  }
+  void add(const std::map<std::string, tensor>& inputs) {
+    for (const auto& [name, t] : inputs) {
+      add(name);
+      add(to_string(t.dims()));
+      add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
+    }
+  }
+  [[nodiscard]] std::string text() const {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash_));
+    return digits;
+  }
+
+ private:
+  std::uint64_t hash_ = 0xCBF29CE484222325U;
+};
+
+void require_names(const std::vector<std::string>& names, const std::vector<value_info>& values,
+                   const char* what) {
+  for (const std::string& name : names) {
+    bool known = false;
+    std::string all;
+    for (const value_info& v : values) {
+      known = known || v.name == name;
+      all.append(all.empty() ? "'" : ", '").append(v.name).append("'");
+    }
+    require(known, error_kind::invalid_argument, "the model has no ", what, " '", name,
+            "', which the configuration names; there are ", all);
+  }
+}
+
+/// The command, step by step.
+class tuning_run {
+ public:
+  explicit tuning_run(const quantize_arguments& a)
+      : a_(a), c_(*a.tuning), model_(graph::read_onnx(a.model, a.read_limits())) {
+    require_names(c_.inputs, model_.inputs, "input");
+    require_names(c_.outputs, model_.outputs, "output");
+    for (const std::string& note : c_.notes) {
+      std::fprintf(stderr, "detent: %s\n", one_line(note).c_str());
+    }
+    c_.tuning.quantizer.executor = a.executor_options();
+    open_samples();
+    open_evaluation();
+  }
+
+  int run() {
+    const interrupt_guard guard;
+    c_.tuning.cancelled = [] { return interrupted != 0; };
+    std::optional<tuning_history> history;
+    if (evaluator_) {
+      history.emplace(history_path(), subject());
+      if (!c_.resume.empty()) {
+        c_.tuning.known = history->read(in_folder(c_.resume));
+      }
+    }
+    c_.tuning.on_trial = [&](const graph::tuning_trial& t) {
+      if (history) {
+        history->add(t);
+      }
+      if (evaluator_ && !a_.json) {
+        print(t);
+      }
+    };
+    graph::model_metric metric;
+    if (evaluator_) {
+      metric = [this](const graph::model& m) { return (*evaluator_)(m); };
+    }
+    graph::tuning_result r = graph::tune(model_, source_, metric, c_.tuning);
+    if (c_.form == graph::inc::framework::qlinear_operators) {
+      graph::to_qoperator(r.best);
+    }
+    graph::write_onnx(r.best, a_.output);
+    report(r);
+    return interrupted != 0 ? 130 : 0;
+  }
+
+ private:
+  void open_samples() {
+    const bool from_file = a_.calibration.empty() && c_.calibration;
+    if (from_file && !c_.calibration->dummy_shapes.empty()) {
+      source_ = random_source(model_, *c_.calibration, c_.tuning.seed);
+      return;
+    }
+    const std::vector<std::string>& texts = from_file ? c_.calibration->inputs : a_.calibration;
+    if (!texts.empty()) {
+      samples_.emplace(open(texts, "--calib "));
+      source_ = source_of(*samples_);
+    }
+  }
+
+  void open_evaluation() {
+    const std::vector<std::string>& texts = !a_.validation.empty() ? a_.validation
+                                            : c_.evaluation        ? c_.evaluation->inputs
+                                                                   : none_;
+    const std::string& labels = !a_.labels.empty() ? a_.labels
+                                : c_.evaluation    ? c_.evaluation->labels
+                                                   : no_labels_;
+    if (c_.metrics.empty() && !labels.empty()) {
+      c_.metrics.emplace_back();  // top-1
+      c_.tuning.goal.higher_is_better = true;
+    }
+    if (texts.empty() || c_.metrics.empty() || c_.tuning.performance_only) {
+      c_.tuning.performance_only = true;
+    } else {
+      evaluated_.emplace(open(texts, "--validation "));
+      if (c_.evaluation_samples != 0) {
+        evaluated_->limit(c_.evaluation_samples);
+      }
+      evaluator_.emplace(model_, *evaluated_, labels, c_.metrics, c_.tuning.goal,
+                         c_.tuning.quantizer.executor);
+      c_.tuning.goal = evaluator_->goal();
+    }
+    if (!source_ && evaluated_) {
+      std::fprintf(stderr,
+                   "detent: calibration has no samples of its own: it takes those of the "
+                   "evaluation\n");
+      source_ = source_of(*evaluated_);
+    }
+    require(source_ || c_.tuning.quantizer.is_dynamic, error_kind::invalid_argument,
+            "static quantization needs calibration samples: --calib X.npy, or "
+            "quantization.calibration.dataloader in the configuration");
+  }
+
+  [[nodiscard]] sample_set open(const std::vector<std::string>& texts, const char* option) const {
+    graph::sample_options options;
+    options.limits = a_.read_limits();
+    options.option = option;
+    return sample_set(model_, texts, options);
+  }
+
+  /// What trials must have in common to be compared: model, data, metrics and form.
+  [[nodiscard]] std::string subject() const {
+    fingerprint f;
+    f.add(graph::read_file(a_.model));
+    for (std::size_t i = 0; i < evaluated_->size(); ++i) {
+      f.add(evaluated_->batch(i, 1));
+    }
+    if (source_) {
+      while (const auto inputs = source_()) {
+        f.add(*inputs);
+      }
+    }
+    for (const graph::inc::metric& m : c_.metrics) {
+      f.add(evaluator::name(m) + (m.compare_label ? " label" : " float"));
+    }
+    const std::string& labels = !a_.labels.empty() ? a_.labels
+                                : c_.evaluation    ? c_.evaluation->labels
+                                                   : no_labels_;
+    f.add(labels.empty() ? std::string() : graph::read_file(labels));
+    f.add(c_.tuning.quantizer.is_dynamic ? "dynamic" : "static");
+    return f.text();
+  }
+
+  [[nodiscard]] static std::string in_folder(const std::string& path) {
+    return std::filesystem::is_directory(path) ? path + "/history.json" : path;
+  }
+  [[nodiscard]] std::string history_path() const {
+    if (c_.workspace.empty()) {
+      return a_.output + ".history.json";
+    }
+    std::error_code failed;
+    std::filesystem::create_directories(c_.workspace, failed);
+    require(!failed, error_kind::invalid_argument, "cannot make the folder ", c_.workspace, ": ",
+            failed.message());
+    return c_.workspace + "/history.json";
+  }
+
+  void print(const graph::tuning_trial& t) {
+    ++printed_;
+    std::string setting = t.setting.per_channel ? "per-channel" : "per-tensor";
+    if (!c_.tuning.quantizer.is_dynamic) {
+      setting += ", " + t.setting.method + " of " +
+                 (t.setting.samples == 0 ? "all" : std::to_string(t.setting.samples)) + " samples";
+    }
+    if (t.setting.weights == graph::weight_scale::exact_mse) {
+      setting += ", exact-mse";
+    }
+    if (t.setting.correction != graph::bias_correction::none) {
+      setting += ", bias correction";
+    }
+    if (!t.setting.in_float.empty()) {
+      setting += ", " + std::to_string(t.setting.in_float.size()) + " in float";
+    }
+    std::printf("%4zu  %12.6g  %s%s  %s\n", printed_, t.metric, t.meets_goal ? "met" : "   ",
+                t.is_best ? " *" : "  ", setting.c_str());
+    std::fflush(stdout);
+  }
+
+  void report(const graph::tuning_result& r) const {
+    const double target = c_.tuning.goal.target(r.float_metric);
+    if (evaluator_ && !r.goal_met) {
+      std::fprintf(stderr, "detent: warning: the goal of %.6g is missed by %.6g\n", target,
+                   r.missed_by);
+    }
+    if (a_.json) {
+      json_object trials = json_object::array();
+      for (const graph::tuning_trial& t : r.trials) {
+        trials.push_back(to_json(t));
+      }
+      print_json({{"model", a_.model},
+                  {"output", a_.output},
+                  {"approach", c_.tuning.quantizer.is_dynamic ? "dynamic" : "static"},
+                  {"strategy", graph::name(c_.tuning.strategy)},
+                  {"tuned", evaluator_.has_value()},
+                  {"float_metric", evaluator_ ? json_object(r.float_metric) : json_object(nullptr)},
+                  {"target", evaluator_ ? json_object(target) : json_object(nullptr)},
+                  {"goal_met", evaluator_ ? json_object(r.goal_met) : json_object(nullptr)},
+                  {"missed_by", r.missed_by},
+                  {"end", graph::name(r.end)},
+                  {"best", to_json(r.best_trial)},
+                  {"trials", trials}});
+      return;
+    }
+    if (!evaluator_) {
+      std::printf("%s: no evaluation with samples and a metric, so nothing was tuned\n",
+                  one_line(a_.output).c_str());
+      return;
+    }
+    std::printf("%s: %.6g, in float %.6g, goal %.6g %s; %zu trials, ended by %s\n",
+                one_line(a_.output).c_str(), r.best_trial.metric, r.float_metric, target,
+                r.goal_met ? "met" : "missed", r.trials.size(), graph::name(r.end));
+  }
+
+  const quantize_arguments& a_;
+  configuration c_;
+  graph::model model_;
+  std::optional<sample_set> samples_;
+  std::optional<sample_set> evaluated_;
+  std::optional<evaluator> evaluator_;
+  graph::calibration_source source_;
+  std::size_t printed_ = 0;
+  const std::vector<std::string> none_;
+  const std::string no_labels_;
+};
+
+}  // namespace
+
+int tune(const quantize_arguments& a) {
+  return graph::with_file_name(a.model, [&] { return tuning_run(a).run(); });
+}
+
+}  // namespace detent_cli

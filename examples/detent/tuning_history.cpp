@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tuning_history.hpp"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <detent/error.hpp>
+#include <detent/graph/model/files.hpp>
+
+#include "tuning_json.hpp"
+
+namespace detent_cli {
+
+namespace graph = detent::graph;
+using detent::error_kind;
+using graph::bias_correction;
+using graph::tuning_setting;
+using graph::tuning_trial;
+using graph::weight_scale;
+
+namespace {
+
+constexpr std::pair<const char*, bias_correction> corrections[] = {{"none", bias_correction::none},
+                                                                   {"fast", bias_correction::fast},
+                                                                   {"full", bias_correction::full}};
+constexpr std::pair<const char*, weight_scale> scales[] = {{"absmax", weight_scale::absmax},
+                                                           {"exact-mse", weight_scale::exact_mse}};
+
+template <class T, std::size_t N>
+const char* name_in(const std::pair<const char*, T> (&table)[N], T value) {
+  for (const auto& [name, v] : table) {
+    if (v == value) {
+      return name;
+    }
+  }
+  return "";
+}
+template <class T, std::size_t N>
+T value_in(const std::pair<const char*, T> (&table)[N], const std::string& name) {
+  for (const auto& [known, value] : table) {
+    if (known == name) {
+      return value;
+    }
+  }
+  throw nlohmann::json::other_error::create(501, "'" + name + "' is unknown", nullptr);
+}
+
+/// JSON has no NaN and no infinity: null stands for NaN.
+json_object number(double v) { return std::isfinite(v) ? json_object(v) : json_object(nullptr); }
+double number(const json_object& j) {
+  return j.is_null() ? std::numeric_limits<double>::quiet_NaN() : j.get<double>();
+}
+
+tuning_trial from_json(const json_object& j) {
+  tuning_trial t;
+  tuning_setting& s = t.setting;
+  s.samples = j.at("samples").get<std::size_t>();
+  s.method = j.at("method").get<std::string>();
+  s.symmetric_activations = j.at("symmetric_activations").get<bool>();
+  s.per_channel = j.at("granularity").get<std::string>() == "per-channel";
+  s.weights = value_in(scales, j.at("weight_scales").get<std::string>());
+  s.correction = value_in(corrections, j.at("bias_correction").get<std::string>());
+  for (const json_object& name : j.at("in_float")) {
+    s.in_float.insert(name.get<std::string>());
+  }
+  t.metric = number(j.at("metric"));
+  t.objective = number(j.at("objective"));
+  t.meets_goal = j.at("meets_goal").get<bool>();
+  t.is_best = j.at("is_best").get<bool>();
+  return t;
+}
+
+}  // namespace
+
+json_object to_json(const tuning_trial& t) {
+  return {{"samples", t.setting.samples},
+          {"method", t.setting.method},
+          {"symmetric_activations", t.setting.symmetric_activations},
+          {"granularity", t.setting.per_channel ? "per-channel" : "per-tensor"},
+          {"weight_scales", name_in(scales, t.setting.weights)},
+          {"bias_correction", name_in(corrections, t.setting.correction)},
+          {"in_float", t.setting.in_float},
+          {"metric", number(t.metric)},
+          {"objective", number(t.objective)},
+          {"meets_goal", t.meets_goal},
+          {"is_best", t.is_best}};
+}
+
+std::vector<tuning_trial> tuning_history::read(const std::string& path) const {
+  const std::string text = graph::read_file(path);
+  std::vector<tuning_trial> trials;
+  try {
+    const json_object j = json_object::parse(text);
+    detent::require(j.at("subject").get<std::string>() == subject_, error_kind::invalid_argument,
+                    path,
+                    ": these trials were made with another model, other data or another "
+                    "metric");
+    for (const json_object& t : j.at("trials")) {
+      trials.push_back(from_json(t));
+    }
+  } catch (const nlohmann::json::exception& e) {
+    detent::raise(error_kind::bad_file, path + ": not a history of trials: " + e.what());
+  }
+  return trials;
+}
+
+void tuning_history::add(const tuning_trial& t) {
+  trials_.push_back(t);
+  json_object j;
+  j["subject"] = subject_;
+  j["trials"] = json_object::array();
+  for (const tuning_trial& trial : trials_) {
+    j["trials"].push_back(to_json(trial));
+  }
+  graph::write_file(path_, j.dump(1, ' ', false, json_object::error_handler_t::replace) + "\n");
+}
+
+}  // namespace detent_cli

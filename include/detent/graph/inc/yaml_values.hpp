@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Reads values of a YAML file and says where in the file something is wrong.
+#ifndef DETENT_GRAPH_INC_YAML_VALUES_HPP
+#define DETENT_GRAPH_INC_YAML_VALUES_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <yaml-cpp/yaml.h>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::inc {
+namespace detail {
+
+/// The number of insertions, deletions and replacements of characters that turn one text into the
+/// other; case does not count.
+[[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t k = 0; k < row.size(); ++k) {
+    row[k] = k;
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t k = 0; k < b.size(); ++k) {
+      const std::size_t replaced = diagonal + (lower(a[i]) == lower(b[k]) ? 0 : 1);
+      diagonal = row[k + 1];
+      row[k + 1] = (std::min)({row[k] + 1, diagonal + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+/// What the readers of all sections have in common. Errors are invalid_argument and begin with
+/// FILE:LINE.
+class yaml_values {
+ public:
+  /// `name` stands for the file in messages. `notes` gets a line for each value that has no effect;
+  /// it must outlive the reader.
+  yaml_values(std::string name, std::vector<std::string>& notes)
+      : name_(std::move(name)), notes_(notes) {}
+
+  using reader = std::function<void(const YAML::Node&)>;
+  using keys = std::vector<std::pair<const char*, reader>>;
+
+  [[nodiscard]] std::string where(const YAML::Mark& mark) const {
+    return mark.is_null() ? name_ : name_ + ":" + std::to_string(mark.line + 1);
+  }
+  [[noreturn]] void refuse(const YAML::Node& at, const std::string& message) const {
+    raise(error_kind::invalid_argument, where(at.Mark()) + ": " + message);
+  }
+  void note(const YAML::Node& at, const std::string& message) {
+    notes_.push_back(where(at.Mark()) + ": " + message);
+  }
+
+  /// What is said of a name that is none of those that are known.
+  [[nodiscard]] static std::string unknown(const std::string& name, const std::string& of,
+                                           const std::vector<std::string>& known) {
+    std::string all;
+    const std::string* nearest = nullptr;
+    std::size_t least = 0;
+    for (const std::string& k : known) {
+      all.append(all.empty() ? "" : ", ").append(k);
+      const std::size_t distance = edit_distance(name, k);
+      if (nearest == nullptr || distance < least) {
+        nearest = &k;
+        least = distance;
+      }
+    }
+    return "'" + name + "' is unknown in " + of +
+           (nearest != nullptr && least <= (std::max)(name.size() / 2, std::size_t{2})
+                ? "; the nearest is '" + *nearest + "'"
+                : "; there are " + all);
+  }
+
+  /// Reads the entries of a map. An entry without a value is skipped.
+  void section(const YAML::Node& map, const std::string& what, const keys& known) {
+    if (map.IsNull()) {
+      return;
+    }
+    if (!map.IsMap()) {
+      refuse(map, what + " is not a map of names to values");
+    }
+    std::set<std::string> seen;
+    for (const auto& entry : map) {
+      const std::string key = text(entry.first, "a key of " + what);
+      if (!seen.insert(key).second) {
+        refuse(entry.first, what + " has '" + key + "' twice");
+      }
+      const auto found =
+          std::find_if(known.begin(), known.end(), [&](const auto& k) { return key == k.first; });
+      if (found == known.end()) {
+        std::vector<std::string> names;
+        for (const auto& k : known) {
+          names.emplace_back(k.first);
+        }
+        refuse(entry.first, unknown(key, what, names));
+      }
+      if (!entry.second.IsNull()) {
+        found->second(entry.second);
+      }
+    }
+  }
+
+  /// Accepts any value and, if `why` is not empty, notes that it has no effect.
+  [[nodiscard]] reader ignored(const std::string& why) {
+    return [this, why](const YAML::Node& value) {
+      if (!why.empty()) {
+        note(value, why);
+      }
+    };
+  }
+  [[nodiscard]] reader not_here(const std::string& why) const {
+    return [this, why](const YAML::Node& value) { refuse(value, why); };
+  }
+
+  [[nodiscard]] std::string text(const YAML::Node& value, const std::string& what) const {
+    if (!value.IsScalar()) {
+      refuse(value, what + " is not a single value");
+    }
+    return value.Scalar();
+  }
+  template <class T>
+  [[nodiscard]] T as(const YAML::Node& value, const std::string& key, const char* expected) const {
+    T result{};
+    if (!value.IsScalar() || !YAML::convert<T>::decode(value, result)) {
+      refuse(value, key + ": expected " + expected +
+                        (value.IsScalar() ? ", not '" + value.Scalar() + "'" : ""));
+    }
+    return result;
+  }
+  [[nodiscard]] bool boolean(const YAML::Node& value, const std::string& key) const {
+    return as<bool>(value, key, "True or False");
+  }
+  [[nodiscard]] std::size_t count(const YAML::Node& value, const std::string& key,
+                                  std::size_t least) const {
+    const auto n = as<std::int64_t>(value, key, "a whole number");
+    if (n < 0 || static_cast<std::size_t>(n) < least) {
+      refuse(value,
+             key + ": expected at least " + std::to_string(least) + ", not " + std::to_string(n));
+    }
+    return static_cast<std::size_t>(n);
+  }
+  /// A finite number; "1%" is 0.01.
+  [[nodiscard]] double number(const YAML::Node& value, const std::string& key) const {
+    const std::string t = text(value, key);
+    const bool is_percent = !t.empty() && t.back() == '%';
+    YAML::Node digits(is_percent ? t.substr(0, t.size() - 1) : t);
+    double result = 0.0;
+    if (!YAML::convert<double>::decode(digits, result) || !std::isfinite(result)) {
+      refuse(value, key + ": expected a number, not '" + t + "'");
+    }
+    return is_percent ? result / 100.0 : result;
+  }
+  template <class T>
+  T one_of(const YAML::Node& value, const std::string& key,
+           const std::vector<std::pair<const char*, T>>& known) const {
+    const std::string name = text(value, key);
+    std::vector<std::string> names;
+    for (const auto& [known_name, result] : known) {
+      if (name == known_name) {
+        return result;
+      }
+      names.emplace_back(known_name);
+    }
+    refuse(value, unknown(name, key, names));
+  }
+  /// The values of a list, of a text "a, b, c", or of a single value.
+  [[nodiscard]] std::vector<YAML::Node> list(const YAML::Node& value,
+                                             const std::string& key) const {
+    std::vector<YAML::Node> all;
+    if (value.IsSequence()) {
+      for (const YAML::Node& one : value) {
+        all.push_back(one);
+      }
+    } else {
+      const std::string whole = text(value, key);
+      if (whole.find(',') == std::string::npos) {
+        return {value};
+      }
+      for (std::size_t at = 0; at <= whole.size();) {
+        const std::size_t comma = (std::min)(whole.find(',', at), whole.size());
+        std::string part = whole.substr(at, comma - at);
+        part.erase(0, part.find_first_not_of(" \t"));
+        part.erase(part.find_last_not_of(" \t") + 1);
+        all.emplace_back(part);
+        at = comma + 1;
+      }
+    }
+    if (all.empty()) {
+      refuse(value, key + " is an empty list");
+    }
+    return all;
+  }
+  [[nodiscard]] std::vector<std::string> texts(const YAML::Node& value,
+                                               const std::string& key) const {
+    std::vector<std::string> all;
+    for (const YAML::Node& one : list(value, key)) {
+      all.push_back(text(one, key));
+    }
+    return all;
+  }
+  /// The values that one_of() reads from a list, each once.
+  template <class T>
+  [[nodiscard]] std::vector<T> some_of(const YAML::Node& value, const std::string& key,
+                                       const std::vector<std::pair<const char*, T>>& known) const {
+    std::vector<T> all;
+    for (const YAML::Node& one : list(value, key)) {
+      const T v = one_of(one, key, known);
+      if (std::find(all.begin(), all.end(), v) == all.end()) {
+        all.push_back(v);
+      }
+    }
+    return all;
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::string>& notes_;
+};
+
+}  // namespace detail
+}  // namespace graph::inc
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_INC_YAML_VALUES_HPP

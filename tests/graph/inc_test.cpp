@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The configuration files of Neural Compressor: what they say, and what is wrong with them.
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/inc/yaml.hpp>
+
+#include "check_graph_error.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+namespace inc = detent::graph::inc;
+using detent::error_kind;
+using graph::bias_correction;
+using graph::weight_scale;
+
+/// The sections of a file behind a model section.
+inc::configuration with(const std::string& text, const char* framework = "onnxrt_qdqops") {
+  return inc::parse_yaml("model: {name: m, framework: " + std::string(framework) + "}\n" + text,
+                         "c.yaml");
+}
+void fails(std::initializer_list<std::string_view> words, const std::string& text) {
+  INFO(text);
+  test::check_graph_error(error_kind::invalid_argument, words,
+                          [&] { static_cast<void>(with(text)); });
+}
+/// The file as it is.
+void refuses(std::initializer_list<std::string_view> words, const std::string& text) {
+  INFO(text);
+  test::check_graph_error(error_kind::invalid_argument, words,
+                          [&] { static_cast<void>(inc::parse_yaml(text, "c.yaml")); });
+}
+
+}  // namespace
+
+TEST_CASE("inc: the file of the documentation") {
+  const inc::configuration c = inc::parse_yaml(R"(# comments stay
+model:                                               # mandatory.
+  name: bert
+  framework: onnxrt_integerops                       # mandatory.
+
+quantization:
+  approach: post_training_dynamic_quant              # optional.
+  calibration:
+    sampling_size: 8, 16, 32
+tuning:
+  accuracy_criterion:
+    relative:  0.01
+  exit_policy:
+    timeout: 0
+  random_seed: 9527
+)",
+                                               "conf.yaml");
+  CHECK(c.model_name == "bert");
+  CHECK(c.form == inc::framework::integer_operators);
+  CHECK(c.tuning.quantizer.is_dynamic);
+  CHECK(c.tuning.quantizer.weight_type == graph::element_type::u8);
+  CHECK(c.tuning.goal.max_drop == 0.01);
+  CHECK(c.tuning.goal.drop == graph::drop_type::relative);
+  CHECK(c.tuning.timeout == 0.0);
+  CHECK(c.tuning.seed == 9527);
+  CHECK(c.tuning.max_trials == 100);
+  CHECK(c.tuning.strategy == graph::tuning_strategy::basic);
+  CHECK(c.tuning.space.samples == std::vector<std::size_t>{0});  // nothing to calibrate
+  CHECK(c.metrics.empty());
+  CHECK(c.notes.empty());
+}
+
+TEST_CASE("inc: defaults of a static configuration") {
+  const inc::configuration c = with("");
+  CHECK(c.form == inc::framework::qdq);
+  CHECK_FALSE(c.tuning.quantizer.is_dynamic);
+  CHECK(c.tuning.space.samples == std::vector<std::size_t>{100});
+  CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl"});
+  CHECK(c.tuning.space.per_channel == std::vector<bool>{true, false});
+  CHECK(c.tuning.space.symmetric_activations == std::vector<bool>{false});
+  CHECK(c.tuning.space.corrections == std::vector<bias_correction>{bias_correction::none});
+  CHECK(c.tuning.goal.drop == graph::drop_type::relative);
+  CHECK(c.tuning.goal.max_drop == 0.01);
+  CHECK(c.tuning.seed == 1978);
+  CHECK(with("", "onnxrt_qlinearops").form == inc::framework::qlinear_operators);
+  CHECK(with("", "onnxrt_qdq").form == inc::framework::qdq);
+  CHECK(with("", "onnxrt_integerops").tuning.quantizer.is_dynamic);
+}
+
+TEST_CASE("inc: quantization") {
+  const inc::configuration c = with(R"(
+version: 1.0
+device: cpu
+quantization:
+  approach: static
+  advance: {bias_correction: weight_empirical}
+  calibration:
+    sampling_size: [50, 100]
+    dataloader:
+      batch_size: 4
+      last_batch: rollover
+      dataset: {npy: {inputs: [image=X.npy, table=T.npy:fixed], labels: Y.npy}}
+  recipes:
+    scale_propagation_max_pooling: True
+    first_conv_or_matmul_quantization: False
+    last_conv_or_matmul_quantization: False
+  optimization_level: extended
+  model_wise:
+    weight: {granularity: per_channel, scheme: sym, dtype: int8, algorithm: [minmax, exact-mse], bit: 6.0}
+    activation: {granularity: per_tensor, scheme: [asym, sym], dtype: int8, algorithm: "minmax, kl"}
+  optype_wise:
+    Gemm|MatMul: {weight: {granularity: per_tensor}}
+  op_wise:
+    conv1: {activation: {dtype: fp32}}
+    ".*head": {weight: {bit: 3, algorithm: exact-mse}, activation: {algorithm: percentile}}
+)");
+  CHECK(c.tuning.space.samples == std::vector<std::size_t>{50, 100});
+  REQUIRE(c.calibration);
+  CHECK(c.calibration->inputs == std::vector<std::string>{"image=X.npy", "table=T.npy:fixed"});
+  CHECK(c.calibration->labels == "Y.npy");
+  CHECK(c.tuning.space.corrections == std::vector<bias_correction>{bias_correction::fast});
+  CHECK(c.tuning.quantizer.scope.ignored.first_layer);
+  CHECK(c.tuning.quantizer.scope.ignored.last_layer);
+  CHECK(c.tuning.space.per_channel == std::vector<bool>{true});
+  CHECK(c.tuning.space.weights ==
+        std::vector<weight_scale>{weight_scale::absmax, weight_scale::exact_mse});
+  CHECK(c.tuning.quantizer.weights.bits == 7);  // with the sign
+  CHECK(c.tuning.space.symmetric_activations == std::vector<bool>{false, true});
+  CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl"});
+  CHECK(c.tuning.quantizer.activations.type == graph::element_type::s8);
+  const graph::operator_rules& rules = c.tuning.quantizer.scope.operators;
+  REQUIRE(rules.types.size() == 1);
+  CHECK(rules.types[0].pattern == "Gemm|MatMul");
+  CHECK(rules.types[0].settings.per_channel == false);
+  REQUIRE(rules.names.size() == 2);
+  CHECK(rules.names[0].settings.quantize == false);
+  CHECK(rules.names[1].settings.weight_bits == 4);
+  CHECK(rules.names[1].settings.weight_scales == weight_scale::exact_mse);
+  CHECK(rules.names[1].settings.method == "percentile");
+  REQUIRE(c.notes.size() == 1);
+  CHECK(c.notes[0].find("optimization_level") != std::string::npos);
+}
+
+TEST_CASE("inc: random samples") {
+  const inc::configuration c = with(R"(
+quantization:
+  calibration:
+    dataloader: {dataset: {dummy: {shape: [[64, 3, 8], [64, 2]], low: -1.0, high: 1.5}}}
+)");
+  REQUIRE(c.calibration);
+  CHECK(c.calibration->dummy_shapes == std::vector<graph::shape>{{64, 3, 8}, {64, 2}});
+  CHECK(c.calibration->dummy_low == -1.0F);
+  CHECK(c.calibration->dummy_high == 1.5F);
+  const inc::configuration v2 = with(
+      "quantization: {calibration: {dataloader: {dataset: {dummy_v2: {input_shape: [3, 8]}}}}}");
+  CHECK(v2.calibration->dummy_shapes == std::vector<graph::shape>{{100, 3, 8}});
+}
+
+TEST_CASE("inc: evaluation and tuning") {
+  const inc::configuration c = with(R"(
+evaluation:
+  accuracy:
+    metric: {topk: 5}
+    iteration: 200
+    dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}
+    configs: {cores_per_instance: 4, num_of_instance: 1}
+  performance: {warmup: 3, iteration: 50}
+tuning:
+  strategy: {name: mse_v2, confidence_batches: 4}
+  accuracy_criterion: {absolute: 0.5%, higher_is_better: True}
+  multi_objectives: {objective: [performance, modelsize], weight: [0.75, 0.25]}
+  exit_policy: {timeout: 600, max_trials: 40, performance_only: False}
+  tensorboard: True
+  workspace: {path: ./work, resume: ./work/history.json}
+)");
+  REQUIRE(c.metrics.size() == 1);
+  CHECK(c.metrics[0].kind == inc::metric_kind::top_k);
+  CHECK(c.metrics[0].k == 5);
+  CHECK(c.evaluation_samples == 200);
+  CHECK(c.evaluation->labels == "Y.npy");
+  CHECK(c.tuning.warmup_runs == 3);
+  CHECK(c.tuning.measured_runs == 50);
+  CHECK(c.tuning.strategy == graph::tuning_strategy::mse_v2);
+  CHECK(c.tuning.ranking_samples == 4);
+  CHECK(c.tuning.goal.drop == graph::drop_type::absolute);
+  CHECK(c.tuning.goal.max_drop == doctest::Approx(0.005));
+  CHECK(c.tuning.goal.higher_is_better);
+  REQUIRE(c.tuning.objectives.size() == 2);
+  CHECK(c.tuning.objectives[1].objective == graph::tuning_objective::model_size);
+  CHECK(c.tuning.objectives[1].weight == 0.25);
+  CHECK(c.tuning.timeout == 600.0);
+  CHECK(c.tuning.max_trials == 40);
+  CHECK(c.workspace == "./work");
+  CHECK(c.resume == "./work/history.json");
+  CHECK(c.notes.size() == 2);  // configs, tensorboard
+
+  const std::string data = "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}";
+  const inc::configuration several = with(
+      "evaluation: {accuracy: {multi_metrics: {topk: 1, MSE: {compare_label: False}, weight: "
+      "[0.8, 0.2], higher_is_better: [True, False]}, " +
+      data + "}}");
+  REQUIRE(several.metrics.size() == 2);
+  CHECK(several.metrics[0].weight == 0.8);
+  CHECK(several.metrics[1].kind == inc::metric_kind::mse);
+  CHECK_FALSE(several.metrics[1].compare_label);
+  CHECK_FALSE(several.metrics[1].is_higher_better());
+  const inc::configuration loss =
+      with("evaluation: {accuracy: {metric: {RMSE: {}}, " + data + "}}");
+  CHECK_FALSE(loss.tuning.goal.higher_is_better);
+  const inc::configuration map =
+      with("evaluation: {accuracy: {metric: {mAP: {map_points: 11}}, " + data + "}}");
+  CHECK(map.metrics[0].map_points == 11);
+  for (const char* name :
+       {"basic", "conservative", "mse", "mse_v2", "hawq_v2", "bayesian", "random", "exhaustive"}) {
+    CHECK(graph::name(
+              with("tuning: {strategy: {name: " + std::string(name) + "}}").tuning.strategy) ==
+          std::string(name));
+  }
+}
+
+TEST_CASE("inc: what is wrong has a line and the nearest name") {
+  fails({"c.yaml:2:", "'quantisation'", "'quantization'"}, "quantisation: {}");
+  fails({"c.yaml:3:", "'aproach'", "'approach'"}, "quantization:\n  aproach: static");
+  fails({"c.yaml:2:", "zzzzzzzzzzzzzzzzzz", "there are", "tuning"}, "zzzzzzzzzzzzzzzzzz: 1");
+  fails({"c.yaml:2:", "approach", "post_training_static"},
+        "quantization: {approach: post_training_static}");
+  fails({"c.yaml:2:", "training"}, "quantization: {approach: quant_aware_training}");
+  fails({"onnxrt_integerops"}, "quantization: {approach: dynamic}");
+  refuses({"framework", "tensorflow"}, "model: {framework: tensorflow}");
+  refuses({"model.framework is missing", "onnxrt_qlinearops"}, "quantization: {approach: static}");
+  refuses({"c.yaml:1", "not a map"}, "model: 5");
+  refuses({"c.yaml:"}, "model: {framework: [");
+  fails({"twice"}, "tuning: {}\ntuning: {}");
+  fails({"sampling_size", "at least 1", "0"}, "quantization: {calibration: {sampling_size: 0}}");
+  fails({"sampling_size", "'many'"}, "quantization: {calibration: {sampling_size: many}}");
+  fails({"sampling_size", "whole number", "''"},
+        "quantization: {calibration: {sampling_size: '8,,16'}}");
+  fails({"ImageFolder", "npy"},
+        "quantization: {calibration: {dataloader: {dataset: {ImageFolder: {root: x}}}}}");
+  fails({"transform"},
+        "quantization: {calibration: {dataloader: {dataset: {npy: {inputs: x}}, transform: "
+        "{Resize: 3}}}}");
+  fails({"no dataset"}, "quantization: {calibration: {dataloader: {batch_size: 2}}}");
+  fails({"no inputs"}, "quantization: {calibration: {dataloader: {dataset: {npy: {labels: x}}}}}");
+  fails({"low exceeds high"},
+        "quantization: {calibration: {dataloader: {dataset: {dummy: {shape: [2], low: 3, high: "
+        "1}}}}}");
+  fails({"per_tensor"}, "quantization: {model_wise: {activation: {granularity: per_channel}}}");
+  fails({"bit", "1 to 7", "8"}, "quantization: {model_wise: {weight: {bit: 8}}}");
+  fails({"fp32", "nothing"}, "quantization: {model_wise: {weight: {dtype: fp32}}}");
+  fails({"bf16", "int8"}, "quantization: {op_wise: {a: {weight: {dtype: [bf16]}}}}");
+  fails({"'kld'", "'kl'"}, "quantization: {model_wise: {activation: {algorithm: kld}}}");
+  fails({"weight_correction"}, "quantization: {recipes: {weight_correction: True}}");
+  fails({"'basics'", "'basic'"}, "tuning: {strategy: {name: basics}}");
+  fails({"tpe"}, "tuning: {strategy: {name: tpe}}");
+  fails({"both"}, "tuning: {accuracy_criterion: {relative: 0.01, absolute: 0.01}}");
+  fails({"below 1"}, "tuning: {accuracy_criterion: {relative: 1.0}}");
+  fails({"number", "'1.x'"}, "tuning: {accuracy_criterion: {relative: 1.x}}");
+  fails({"timeout", "-1"}, "tuning: {exit_policy: {timeout: -1}}");
+  fails({"max_trials", "at least 1"}, "tuning: {exit_policy: {max_trials: 0}}");
+  fails({"random_seed"}, "tuning: {random_seed: -3}");
+  fails({"objectives"}, "tuning: {multi_objectives: {objective: [performance], weight: [1, 2]}}");
+  fails({"BLEU", "Python"}, "evaluation: {accuracy: {metric: {BLEU: {}}}}");
+  fails({"several", "multi_metrics"}, "evaluation: {accuracy: {metric: {topk: 1, F1: {}}}}");
+  fails({"no dataloader"}, "evaluation: {accuracy: {metric: {topk: 1}}}");
+  fails({"weight", "2 metrics"},
+        "evaluation: {accuracy: {multi_metrics: {topk: 1, F1: {}, weight: [1]}}}");
+  fails({"True or False"}, "tuning: {exit_policy: {performance_only: maybe}}");
+  fails({"pruning"}, "pruning: {approach: {}}");
+}
+
+TEST_CASE("inc: the two kinds of configuration files are told apart") {
+  CHECK(inc::is_configuration("model: {name: a}"));
+  CHECK(inc::is_configuration("quantization: {approach: static}\n"));
+  CHECK_FALSE(inc::is_configuration("approach: static"));
+  CHECK_FALSE(inc::is_configuration("model: x.onnx"));
+  CHECK_FALSE(inc::is_configuration(""));
+  CHECK_FALSE(inc::is_configuration("[1, 2]"));
+  CHECK_FALSE(inc::is_configuration("model: {"));
+  CHECK(inc::detail::edit_distance("approach", "aproach") == 1);
+  CHECK(inc::detail::edit_distance("", "abc") == 3);
+  CHECK(inc::detail::edit_distance("ABC", "abd") == 1);
+}
