@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax and
-// LogSoftmax.
+// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax,
+// LogSoftmax and Hardmax.
 //
 // Sums are made in double. Factors of a product that is added to something are rounded to the type
 // of the elements first: the product of two floats is exact in double, so that results have the
@@ -411,6 +411,14 @@ inline void log_softmax_row(std::span<double> row) {
   }
 }
 
+/// Sets the first of the largest elements of a row to 1 and all others to 0.
+inline void hardmax_row(std::span<double> row) {
+  const auto largest = std::max_element(row.begin(), row.end());
+  const auto at = static_cast<std::size_t>(largest - row.begin());
+  std::fill(row.begin(), row.end(), 0.0);
+  row[at] = 1.0;
+}
+
 /// Divides a row by its norm. A row of zeros stays as it is, as ONNX's text for version 22 says.
 inline void divide_row(std::span<double> row, double norm) {
   if (norm == 0.0) {
@@ -491,6 +499,7 @@ inline constexpr operator_definition normalization_operators[] = {
     {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>, true},
     {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>,
      true},
+    {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<hardmax_row>, true},
 };
 
 }  // namespace ops

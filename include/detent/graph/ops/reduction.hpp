@@ -102,8 +102,10 @@ struct l2 {
 
 template <class T>
 struct log_sum : sum<T> {
-  [[nodiscard]] static T result(double t, std::size_t /*count*/) {
-    return static_cast<T>(std::log(t));
+  [[nodiscard]] static T result(total_of<T> t, std::size_t /*count*/) {
+    using signed_total =
+        std::conditional_t<std::is_signed_v<T> && std::is_integral_v<T>, std::int64_t, total_of<T>>;
+    return narrow<T>(std::log(static_cast<double>(static_cast<signed_total>(t))));
   }
 };
 
@@ -125,7 +127,7 @@ struct log_sum_exp {
     }
   }
   [[nodiscard]] static T result(const total& t, std::size_t /*count*/) {
-    return static_cast<T>(t.largest + std::log(t.sum));
+    return narrow<T>(t.largest + std::log(t.sum));
   }
 };
 
@@ -428,8 +430,8 @@ inline constexpr operator_definition reduction_operators[] = {
     reduction_operator<reducers::l1, wide_types>("ReduceL1"),
     reduction_operator<reducers::l2, wide_types>("ReduceL2"),
     reduction_operator<reducers::sum_square, wide_types>("ReduceSumSquare"),
-    reduction_operator<reducers::log_sum, float_types>("ReduceLogSum"),
-    reduction_operator<reducers::log_sum_exp, float_types>("ReduceLogSumExp"),
+    reduction_operator<reducers::log_sum, wide_types>("ReduceLogSum"),
+    reduction_operator<reducers::log_sum_exp, wide_types>("ReduceLogSumExp"),
     {"", "ReduceMax", 1, 2, layout_support::plain, &infer_reduction<18>,
      &run_extremum<reducers::max>},
     {"", "ReduceMin", 1, 2, layout_support::plain, &infer_reduction<18>,

@@ -40,7 +40,8 @@ namespace detail {
       "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
       "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
       "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
-      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
+      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear", "EyeLike", "BitCast",
+      "Trilu", "CenterCropPad", "ReverseSequence"};
   return has_bodies(n) || std::find(std::begin(types_themselves), std::end(types_themselves),
                                     n.op_type) != std::end(types_themselves);
 }
