@@ -13,6 +13,7 @@
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/detection.hpp>
+#include <detent/graph/ops/dynamic_lstm.hpp>
 #include <detent/graph/ops/einsum.hpp>
 #include <detent/graph/ops/elementwise.hpp>
 #include <detent/graph/ops/gather.hpp>
@@ -24,6 +25,7 @@
 #include <detent/graph/ops/pooling.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantized_elementwise.hpp>
+#include <detent/graph/ops/recurrent.hpp>
 #include <detent/graph/ops/reduction.hpp>
 #include <detent/graph/ops/resize.hpp>
 #include <detent/graph/ops/scatter.hpp>
@@ -49,6 +51,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
     r.add(ops::detection_operators);
+    r.add(ops::dynamic_lstm_operators);
     r.add(ops::einsum_operators);
     r.add(ops::elementwise_operators);
     r.add(ops::gather_operators);
@@ -60,6 +63,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::pooling_operators);
     r.add(ops::quantization_operators);
     r.add(ops::quantized_elementwise_operators);
+    r.add(ops::recurrent_operators);
     r.add(ops::reduction_operators);
     r.add(ops::resize_operators);
     r.add(ops::scatter_operators);
