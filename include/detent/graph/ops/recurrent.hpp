@@ -314,7 +314,7 @@ class written_outputs {
     for (std::size_t i = 0; i < 3; ++i) {
       if (i < c.outputs.size() && c.has_output(i)) {
         const std::span<float> out = c.make_output(i).mutable_data<float>();
-        std::fill(out.begin(), out.end(), 0.0F);  // for times behind the end of a sequence
+        std::fill(out.begin(), out.end(), 0.0F);  // what lies behind the end of a sequence
         data_[i] = out.data();
       }
     }
@@ -325,12 +325,10 @@ class written_outputs {
       std::copy(state.begin(), state.end(), data_[0] + r_.in_all(t, d, b));
     }
   }
-  /// Writes the last states of all sequences of a direction to output i.
-  void write_states(std::size_t i, std::size_t d, const floats& states) {
-    for (std::size_t b = 0; data_[i] != nullptr && b < r_.batch; ++b) {
-      if (r_.lengths[b] > 0) {
-        std::copy_n(states.data() + b * r_.hidden, r_.hidden, data_[i] + r_.in_state(d, b));
-      }
+  /// Writes the last state of a sequence to output i.
+  void write_state(std::size_t i, std::size_t d, std::size_t b, const floats& states) {
+    if (data_[i] != nullptr) {
+      std::copy_n(states.data() + b * r_.hidden, r_.hidden, data_[i] + r_.in_state(d, b));
     }
   }
 
@@ -386,8 +384,8 @@ void compute_gate(const recurrence& r, const activation& f, std::span<float> gat
 }
 
 /// Runs all directions. `step(d, s, b, of_input)` takes step s of sequence b; `of_input` are the
-/// products of its input. `begin(d)` comes before the steps of a direction, `prepare(d)` before
-/// each step of all sequences, `end(d)` behind the last.
+/// products of its input. `begin(d)` comes before the steps of a direction, `prepare(d, s)` before
+/// step s of all sequences, `end(d, b)` behind the last step of sequence b.
 template <class Products, class Begin, class Prepare, class Step, class End>
 void run_steps(const operator_context& c, const recurrence& r, const Products& products,
                const Begin& begin, const Prepare& prepare, const Step& step, const End& end) {
@@ -402,14 +400,16 @@ void run_steps(const operator_context& c, const recurrence& r, const Products& p
       products.input(d, c.inputs[0].data<float>().data(), rows, of_input.data());
     }
     for (std::size_t s = 0; s < r.longest; ++s) {
-      prepare(d);
+      prepare(d, s);
       for (std::size_t b = 0; b < r.batch; ++b) {
         if (s < r.lengths[b]) {
           step(d, s, b, of_input.data() + r.row(r.time(d, s, b), b) * width);
         }
+        if (s + 1 == r.lengths[b]) {
+          end(d, b);
+        }
       }
     }
-    end(d);
   }
 }
 
@@ -433,7 +433,9 @@ inline void run_rnn(operator_context& c) {
   floats of_hidden(r.batch * r.hidden, c.memory);
   run_steps(
       c, r, products, [&](std::size_t d) { h = initial_states(c, r, 5, d); },
-      [&](std::size_t d) { products.hidden(d, 0, h.data(), r.batch, of_hidden.data()); },
+      [&](std::size_t d, std::size_t /*s*/) {
+        products.hidden(d, 0, h.data(), r.batch, of_hidden.data());
+      },
       [&](std::size_t d, std::size_t s, std::size_t b, const float* x) {
         const gate_bias bias(c, r, d, 0, 1);
         const std::span<float> state = std::span(h).subspan(b * r.hidden, r.hidden);
@@ -443,7 +445,7 @@ inline void run_rnn(operator_context& c) {
         });
         outputs.write_step(d, r.time(d, s, b), b, state);
       },
-      [&](std::size_t d) { outputs.write_states(1, d, h); });
+      [&](std::size_t d, std::size_t b) { outputs.write_state(1, d, b, h); });
 }
 
 // --- GRU -----------------------------------------------------------------------------------------
@@ -474,7 +476,7 @@ inline void run_gru(operator_context& c) {
   floats next(n, c.memory);
   run_steps(
       c, r, products, [&](std::size_t d) { h = initial_states(c, r, 5, d); },
-      [&](std::size_t d) {
+      [&](std::size_t d, std::size_t /*s*/) {
         products.hidden(d, 0, h.data(), r.batch, of_hidden.data());
         if (linear) {
           products.hidden(d, 1, h.data(), r.batch, last.data());
@@ -516,7 +518,7 @@ inline void run_gru(operator_context& c) {
         }
         outputs.write_step(d, r.time(d, s, b), b, state);
       },
-      [&](std::size_t d) { outputs.write_states(1, d, h); });
+      [&](std::size_t d, std::size_t b) { outputs.write_state(1, d, b, h); });
 }
 
 // --- LSTM ----------------------------------------------------------------------------------------
@@ -601,10 +603,20 @@ void run_lstm_with(operator_context& c, const recurrence& r, const Products& pro
   };
   run_steps(
       c, r, products, begin,
-      [&](std::size_t d) { products.hidden(d, 0, h.data(), r.batch, of_hidden.data()); }, step,
-      [&](std::size_t d) {
-        outputs.write_states(1, d, h);
-        outputs.write_states(2, d, cells);
+      [&](std::size_t d, std::size_t s) {
+        products.hidden(d, 0, h.data(), r.batch, of_hidden.data());
+        // The states of sequences that have ended count once more when those of all are quantized,
+        // as in ONNX Runtime, and are zeros from then on.
+        for (std::size_t b = 0; b < r.batch; ++b) {
+          if (s >= r.lengths[b]) {
+            std::fill_n(h.data() + b * n, n, 0.0F);
+          }
+        }
+      },
+      step,
+      [&](std::size_t d, std::size_t b) {
+        outputs.write_state(1, d, b, h);
+        outputs.write_state(2, d, b, cells);
       });
 }
 
