@@ -104,6 +104,14 @@ class Cases:
             self.add("Conv", [x1, w1, b], (1, 2), **kwargs)
         self.add("Conv", [x1, quarters(15, 4, 1, 5)], (1,), group=4, pads=[2, 2])
         self.add("Conv", [quarters(16, 0, 4, 9, 8), w2], (1,), label="empty batch")
+        x3, w3, b3 = quarters(17, 2, 4, 5, 6, 4), quarters(18, 6, 4, 3, 2, 2), quarters(19, 6)
+        for kwargs in ({}, {"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 1, 1]}, {"dilations": [1, 3, 2]},
+                       {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]}):
+            self.add("Conv", [x3, w3, b3], (1, 2), **kwargs)
+        self.add("Conv", [x3, w3], ())
+        self.add("Conv", [x3, quarters(19, 6, 2, 2, 2, 2), b3], (1, 2), group=2)
+        self.add("Conv", [x3, quarters(19, 4, 1, 2, 3, 2)], (1,), group=4, pads=[1, 1, 1, 1, 1, 1])
+        self.add("Conv", [quarters(19, 1, 2, 3, 3, 3, 3), quarters(19, 3, 2, 2, 2, 2, 2)], (1,), pads=[0, 1, 0, 1, 1, 0, 1, 0])
 
     def transposed_convolution(self):
         x = quarters(20, 2, 4, 5, 4)
@@ -120,6 +128,11 @@ class Cases:
         self.add("ConvTranspose", [x, quarters(25, 4, 1, 2, 2)], (1,), group=4)
         self.add("ConvTranspose", [quarters(26, 1, 3, 7), quarters(27, 3, 2, 4)], (1,), strides=[2], pads=[1, 1])
         self.add("ConvTranspose", [x, w], (), label="weights not constant")
+        x3 = quarters(28, 2, 4, 3, 4, 2)
+        for kwargs in ({}, {"strides": [2, 1, 2]}, {"strides": [2, 2, 2], "pads": [1, 0, 1, 1, 1, 0], "output_padding": [1, 0, 1]},
+                       {"dilations": [2, 1, 2]}, {"strides": [2, 2, 2], "output_shape": [6, 7, 5]}):
+            self.add("ConvTranspose", [x3, quarters(29, 4, 3, 2, 3, 2), quarters(29, 3)], (1, 2), **kwargs)
+        self.add("ConvTranspose", [x3, quarters(29, 4, 2, 2, 2, 2)], (1,), group=2)
 
     def pools(self):
         x1, x2, x3 = quarters(30, 2, 3, 10), quarters(31, 2, 3, 9, 8), quarters(32, 1, 2, 5, 6, 7)
@@ -798,6 +811,25 @@ class Cases:
                 self.add("DynamicQuantizeLSTM", [x[:, :1], w, r, b, None, None, None, None, *parameters],
                          (1, 2, 3, 8, 9, 10, 11), **common)
 
+    def quantized_volumes(self):
+        """ConvInteger and QLinearConv over three axes, and a quantized model that becomes QLinearConv."""
+        if self.opset < 13:
+            return
+        scalar = lambda value, dtype=np.float32: np.array(value, dtype)
+        x, scales = integers(330, np.uint8, 1, 4, 4, 5, 4), np.abs(quarters(331, 6, low=1)) / 64
+        for dtype, group in itertools.product((np.int8, np.uint8), (1, 2)):
+            w, zeros = integers(332, dtype, 6, 4 // group, 2, 3, 2), np.full(6, 128 if dtype == np.uint8 else 0, dtype)
+            label = dtype.__name__
+            self.add("ConvInteger", [x, w, scalar(7, np.uint8), zeros[0]], (1, 2, 3), group=group, pads=[1, 0, 1, 0, 1, 1], label=label)
+            self.add("QLinearConv", [x, scalar(0.25), scalar(7, np.uint8), w, scales, zeros, scalar(8.0), scalar(100, np.uint8),
+                                     integers(333, np.int32, 6, low=-500, high=500)], (1, 2, 3, 4, 5, 6, 7, 8), group=group,
+                     strides=[1, 2, 1], pads=[1, 0, 1, 0, 1, 1], label=label)
+        w = integers(334, np.int8, 6, 4, 2, 3, 2)
+        self.chain("DequantizeLinear, Conv over volumes, QuantizeLinear",
+                   [("DequantizeLinear", ["x", "s", "z"], ["a"], {}), ("DequantizeLinear", ["w", "ws", "wz"], ["b"], {"axis": 0}),
+                    ("Conv", ["a", "b"], ["c"], {}), ("QuantizeLinear", ["c", "t", "z"], ["y"], {})], {"x": x},
+                   {"s": scalar(0.25), "z": scalar(7, np.uint8), "w": w, "ws": scales, "wz": np.zeros(6, np.int8), "t": scalar(16.0)})
+
     def quantized_by_microsoft(self):
         x = quarters(320, 3, 4, 5, low=-64, high=64)
         for dtype in (np.uint8, np.int8, np.uint16, np.int16):
@@ -993,6 +1025,6 @@ def all_cases():
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
                        cases.resizing, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
                        cases.bits, cases.letters, cases.detecting, cases.recurrent, cases.dynamic_recurrent,
-                       cases.quantized_by_microsoft, cases.chains, cases.control_flow):
+                       cases.quantized_volumes, cases.quantized_by_microsoft, cases.chains, cases.control_flow):
             family()
         yield from cases.all
