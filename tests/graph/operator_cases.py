@@ -608,6 +608,23 @@ class Cases:
                 self.add("MatMulIntegerToFloat", [a, b, scalar(0.5), scales, None, scalar(9, dtype)], (), domain=ML_DOMAIN,
                          label=f"{left.__name__} {dtype.__name__}")
 
+    def resizing_more(self):
+        """Integers, antialias and tf_crop_and_resize."""
+        if self.opset < 13:
+            return
+        for dtype, scales in itertools.product((np.uint8, np.int8), ([1, 1, 1.7, 2.3], [1, 1, 0.6, 0.6])):
+            self.add("Resize", [integers(340, dtype, 1, 2, 5, 6), None, f32(*scales)], (2,), mode="linear", label=f"{dtype.__name__} {scales}")
+        x, roi = quarters(341, 1, 2, 7, 9), f32(0, 0, 0.2, -0.1, 1, 1, 0.7, 1.2)
+        for mode in ("nearest", "linear", "cubic") if self.opset >= 18 else ():
+            if mode != "nearest":
+                for sizes in ([1, 2, 4, 5], [1, 2, 3, 12], [1, 2, 1, 9]):
+                    for outside in (0, 1) if mode == "linear" else (1,):
+                        self.add("Resize", [x, None, None, i64(*sizes)], (3,), mode=mode, antialias=1, exclude_outside=outside,
+                                 label=str(sizes))
+        for mode in ("nearest", "linear"):
+            self.add("Resize", [x, roi, None, i64(1, 2, 5, 4)], (1, 3), mode=mode, extrapolation_value=8.0,
+                     coordinate_transformation_mode="tf_crop_and_resize")
+
     # ---------------------------------------------------------- order, selection, patterns and bits
 
     def sorting(self):
@@ -1023,7 +1040,7 @@ def all_cases():
         cases = Cases(opset)
         for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
-                       cases.resizing, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
+                       cases.resizing, cases.resizing_more, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
                        cases.bits, cases.letters, cases.detecting, cases.recurrent, cases.dynamic_recurrent,
                        cases.quantized_volumes, cases.quantized_by_microsoft, cases.chains, cases.control_flow):
             family()
