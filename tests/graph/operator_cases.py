@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-OPSETS = (7, 9, 11, 13, 17, 21)
+OPSETS = (7, 9, 11, 13, 17, 21, 23)
 ML_DOMAIN = "com.microsoft"
 
 
@@ -31,7 +31,7 @@ class Case:
             [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
         )
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML_DOMAIN, 1)]
-        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
+        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10 if opset < 23 else 11)
 
 
 def quarters(seed, *shape, low=-16, high=16):
@@ -777,6 +777,45 @@ class Cases:
                 self.add("RoiAlign", [x, regions, i64(0, 1, 1, 0, 1)], mode=mode, sampling_ratio=ratio, spatial_scale=scale,
                          output_height=3, output_width=2, **kwargs)
 
+    def attending(self):
+        """Attention, RotaryEmbedding and RMSNormalization, of opset 23 on."""
+        if self.opset < 23:
+            return
+        q, k, v = quarters(350, 2, 4, 5, 8) / 4, quarters(351, 2, 2, 6, 8) / 4, quarters(352, 2, 2, 6, 3) / 4
+        flat = lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1))
+        heads = {"q_num_heads": 4, "kv_num_heads": 2}
+        past = [quarters(353, 2, 2, 3, 8) / 4, quarters(354, 2, 2, 3, 3) / 4]
+        for causal in (0, 1):
+            self.add("Attention", [q, k, v], is_causal=causal)
+            self.add("Attention", [flat(q), flat(k), flat(v)], is_causal=causal, scale=0.5, **heads)
+            for mask in (quarters(355, 5, 6), quarters(356, 2, 1, 5, 6), integers(357, np.uint8, 5, 6, low=0, high=1) == 1):
+                self.add("Attention", [q, k, v, mask], is_causal=causal, label=mask.dtype.name)
+        self.add("Attention", [q, k, v, None, *past], outputs=3)
+        self.add("Attention", [flat(q), flat(k), flat(v), quarters(358, 2, 4, 5, 9), *past], outputs=3, softcap=2.0, **heads)
+        x = quarters(359, 2, 3, 4, 8)
+        cosines, sines, places = quarters(360, 9, 4) / 4, quarters(361, 9, 4) / 4, integers(362, np.int64, 2, 4, low=0, high=8)
+        for interleaved in (0, 1):
+            self.add("RotaryEmbedding", [x, cosines, sines, places], interleaved=interleaved)
+            self.add("RotaryEmbedding", [flat(x), cosines[places], sines[places]], interleaved=interleaved, num_heads=3)
+            self.add("RotaryEmbedding", [x, cosines[:, :2], sines[:, :2], places], interleaved=interleaved, rotary_embedding_dim=4)
+        for axis in (-1, 1, 2):
+            self.add("RMSNormalization", [x, quarters(363, *x.shape[axis:])], axis=axis)
+
+    def sampling(self):
+        if self.opset >= 17:
+            x, grid = quarters(370, 2, 3, 5, 6), quarters(371, 2, 4, 3, 2, low=-6, high=6) * np.float32(0.9)
+            names = ("linear", "nearest", "cubic") if self.opset >= 20 else ("bilinear", "nearest", "bicubic")
+            for mode, padding, corners in itertools.product(names, ("zeros", "border", "reflection"), (0, 1)):
+                self.add("GridSample", [x, grid], mode=mode, padding_mode=padding, align_corners=corners)
+        if self.opset >= 20:
+            x, grid = quarters(372, 1, 2, 3, 4, 5), quarters(373, 1, 2, 2, 2, 3, low=-6, high=6) * np.float32(0.9)
+            for mode, padding in itertools.product(("linear", "nearest"), ("zeros", "border", "reflection")):
+                self.add("GridSample", [x, grid], mode=mode, padding_mode=padding)
+        x2 = quarters(374, 2, 3, 9, 8)
+        for p in (1, 2, 3):
+            self.add("LpPool", [x2], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], p=p)
+            self.add("GlobalLpPool", [x2], p=p)
+
     # --------------------------------------------------------------------------------- recurrent layers
 
     def recurrent(self):
@@ -1041,7 +1080,7 @@ def all_cases():
         for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
                        cases.resizing, cases.resizing_more, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
-                       cases.bits, cases.letters, cases.detecting, cases.recurrent, cases.dynamic_recurrent,
+                       cases.bits, cases.letters, cases.detecting, cases.attending, cases.sampling, cases.recurrent, cases.dynamic_recurrent,
                        cases.quantized_volumes, cases.quantized_by_microsoft, cases.chains, cases.control_flow):
             family()
         yield from cases.all

@@ -305,6 +305,52 @@ inline void run_layer_normalization(operator_context& c) {
   });
 }
 
+// --- RMSNormalization ----------------------------------------------------------------------------
+
+inline void infer_rms_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  static_cast<void>(c.axis(c.n().get_int("axis", -1), dims.size()));
+  c.require(c.input(1).type() == c.input(0).type() &&
+                broadcast_dims(c, dims, c.input(1).dims()) == dims,
+            "a scale of ", shown(c.input(1).type()), " ", shown(c.input(1).dims()), " for ",
+            shown(c.input(0).type()), " ", shown(dims));
+  infer_like_input(c);
+}
+
+/// y = x / sqrt(mean of x^2 + epsilon) * scale, where the mean is over the dimensions from the axis
+/// on.
+inline void run_rms_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const axis_view v =
+      view_dims(dims, c.axis(c.n().get_int("axis", -1), dims.size()), dims.size());
+  const double epsilon = epsilon_of(c.n());
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> x = c.input(0).data<T>();
+    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    if (x.empty()) {
+      return;
+    }
+    for_pieces(c, v.outer, rows_of(cheap_piece, v.length),
+               [&](std::size_t begin, std::size_t end) {
+                 for (std::size_t row = begin; row < end; ++row) {
+                   const auto from = x.subspan(row * v.length, v.length);
+                   double sum = 0.0;
+                   for (const T element : from) {
+                     const auto value = static_cast<double>(element);
+                     sum += value * value;
+                   }
+                   const double root = std::sqrt(sum / static_cast<double>(v.length) + epsilon);
+                   std::transform(from.begin(), from.end(), y.data() + row * v.length, [&](T e) {
+                     return static_cast<T>(static_cast<double>(e) / root);
+                   });
+                 }
+               });
+    map_broadcast(
+        c, [](T a, T s) { return a * s; }, operand<T>{y.data(), &dims}, operand_of<T>(c.input(1)),
+        y, dims);
+  });
+}
+
 // --- LRN -----------------------------------------------------------------------------------------
 
 /// Local response normalization, where the sum is over `size` neighbouring channels:
@@ -493,6 +539,8 @@ inline constexpr operator_definition normalization_operators[] = {
      &run_group_normalization},
     {"", "LayerNormalization", 2, 3, layout_support::plain, &infer_layer_normalization,
      &run_layer_normalization},
+    {"", "RMSNormalization", 2, 2, layout_support::plain, &infer_rms_normalization,
+     &run_rms_normalization, true},
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},

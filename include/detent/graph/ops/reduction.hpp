@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions over axes, ArgMax and ArgMin, and CumSum. Floats are summed in double, always in the
+// Reductions over axes, ArgMax and ArgMin, CumSum and CumProd. Floats are summed in double, always in the
 // same order.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
@@ -396,9 +396,11 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum --------------------------------------------------------------------------------------
+// --- CumSum and CumProd --------------------------------------------------------------------------------------
 
-inline void run_cumsum(operator_context& c) {
+/// Replaces each element by the total, of class Reducer, of the elements up to it.
+template <template <class> class Reducer>
+void run_cumulative(operator_context& c) {
   const tensor& x = c.input(0);
   const std::vector<std::int64_t> axis = c.integers(1);
   c.require(axis.size() == 1, "the axis is not a single integer");
@@ -411,11 +413,11 @@ inline void run_cumsum(operator_context& c) {
     fill_output<T>(c, [&](std::span<T> to) {
       for (std::size_t row = 0; !from.empty() && row < v.outer * v.inner; ++row) {
         const std::size_t first = row / v.inner * v.length * v.inner + row % v.inner;
-        auto total = reducers::sum<T>::start();
+        auto total = Reducer<T>::start();
         for (std::size_t step = 0; step < v.length; ++step) {
           const std::size_t at = first + (reverse ? v.length - 1 - step : step) * v.inner;
           const T before = static_cast<T>(total);
-          reducers::sum<T>::add(total, from[at]);
+          Reducer<T>::add(total, from[at]);
           to[at] = exclusive ? before : static_cast<T>(total);
         }
       }
@@ -438,7 +440,9 @@ inline constexpr operator_definition reduction_operators[] = {
      &run_extremum<reducers::min>},
     {"", "ArgMax", 1, 1, layout_support::plain, &infer_arg, &run_arg<true>},
     {"", "ArgMin", 1, 1, layout_support::plain, &infer_arg, &run_arg<false>},
-    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumsum},
+    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumulative<reducers::sum>},
+    {"", "CumProd", 2, 2, layout_support::plain, &infer_like_input,
+     &run_cumulative<reducers::product>},
 };
 
 }  // namespace ops

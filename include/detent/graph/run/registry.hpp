@@ -9,6 +9,7 @@
 
 #if DETENT_GRAPH_DEFINES
 #include <detent/graph/ops/activations.hpp>
+#include <detent/graph/ops/attention.hpp>
 #include <detent/graph/ops/bitwise.hpp>
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
@@ -17,6 +18,7 @@
 #include <detent/graph/ops/einsum.hpp>
 #include <detent/graph/ops/elementwise.hpp>
 #include <detent/graph/ops/gather.hpp>
+#include <detent/graph/ops/grid_sample.hpp>
 #include <detent/graph/ops/integer_to_float.hpp>
 #include <detent/graph/ops/matmul.hpp>
 #include <detent/graph/ops/matmul_nbits.hpp>
@@ -47,6 +49,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
   static const operator_registry registry = [] {
     operator_registry r;
     r.add(ops::activation_operators);
+    r.add(ops::attention_operators);
     r.add(ops::bitwise_operators);
     r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
@@ -55,6 +58,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::einsum_operators);
     r.add(ops::elementwise_operators);
     r.add(ops::gather_operators);
+    r.add(ops::grid_sample_operators);
     r.add(ops::integer_to_float_operators);
     r.add(ops::matmul_nbits_operators);
     r.add(ops::matmul_operators);
