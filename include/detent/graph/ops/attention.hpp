@@ -100,8 +100,7 @@ inline void require_mask(const operator_context& c, const sizes& s) {
   s.value = view_heads(c, 2, c.n().get_int("kv_num_heads", 0));
   c.require(s.query.batch == s.key.batch && s.key.batch == s.value.batch &&
                 s.key.heads == s.value.heads && s.key.length == s.value.length &&
-                s.query.width == s.key.width && s.key.heads > 0 &&
-                s.query.heads % s.key.heads == 0,
+                s.query.width == s.key.width && s.key.heads > 0 && s.query.heads % s.key.heads == 0,
             "shapes ", shown(c.input(0).dims()), ", ", shown(c.input(1).dims()), " and ",
             shown(c.input(2).dims()), " do not fit together");
   c.require(s.query.width > 0 && s.value.width > 0, "heads without elements");
@@ -111,8 +110,8 @@ inline void require_mask(const operator_context& c, const sizes& s) {
     c.require(past.size() == 4, "past_key has shape ", shown(past));
     s.past = static_cast<std::size_t>(past[2]);
     for (const std::size_t i : {std::size_t{4}, std::size_t{5}}) {
-      const shape expected = dims_of({s.key.batch, s.key.heads, s.past,
-                                      i == 4 ? s.key.width : s.value.width});
+      const shape expected =
+          dims_of({s.key.batch, s.key.heads, s.past, i == 4 ? s.key.width : s.value.width});
       c.require(c.inputs[i].dims() == expected, "input ", i, " has shape ",
                 shown(c.inputs[i].dims()), ", expected ", shown(expected));
     }
@@ -151,7 +150,8 @@ inline void join_past(const operator_context& c, const head_view& v, std::size_t
     for (std::size_t h = 0; h < v.heads; ++h) {
       if (before > 0) {
         const std::size_t count = before * v.width;
-        to = std::copy_n(c.inputs[past].data<float>().data() + (b * v.heads + h) * count, count, to);
+        to =
+            std::copy_n(c.inputs[past].data<float>().data() + (b * v.heads + h) * count, count, to);
       }
       for (std::size_t place = 0; place < v.length; ++place) {
         to = std::copy_n(now + v.row(b, h, place), v.width, to);
@@ -268,7 +268,8 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
   constexpr std::size_t block = 64;
   const head_view& q = s.query;
   const std::size_t width = s.value.width;
-  const packed_floats packed_keys(matrix_view<const float>(keys, s.total, q.width).transposed(), {});
+  const packed_floats packed_keys(matrix_view<const float>(keys, s.total, q.width).transposed(),
+                                  {});
   const packed_floats packed_values(matrix_view<const float>(values, s.total, width), {});
   std::pmr::vector<float> queries((std::min)(block, q.length) * q.width, c.memory);
   std::pmr::vector<float> scores((std::min)(block, q.length) * s.total, c.memory);
@@ -276,8 +277,8 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
   const head_view out{q.batch, q.heads, q.length, width, q.flat};
   float* to = c.outputs[0].mutable_data<float>().data();
   float* reported = c.has_output(3) ? c.outputs[3].mutable_data<float>().data() +
-                                       (b * q.heads + head) * q.length * s.total
-                                 : nullptr;
+                                          (b * q.heads + head) * q.length * s.total
+                                    : nullptr;
   for (std::size_t begin = 0; begin < q.length; begin += block) {
     const std::size_t rows = (std::min)(block, q.length - begin);
     for (std::size_t i = 0; i < rows; ++i) {
@@ -363,13 +364,14 @@ inline void infer_rotary(operator_context& c) {
   const auto half = static_cast<std::int64_t>(rotated_width(c, x) / 2);
   const shape& cache = c.input(1).dims();
   const shape places = dims_of({x.batch, x.length});
-  const bool fits = c.has_input(3) ? cache.size() == 2 && c.inputs[3].dims() == places
-                                   : cache.size() == 3 && cache[0] == places[0] &&
-                                         cache[1] == places[1];
-  c.require(fits && cache.back() == half && c.input(2).dims() == cache,
-            "caches of shapes ", shown(cache), " and ", shown(c.input(2).dims()),
-            " for an input of shape ", shown(c.input(0).dims()));
-  c.require(!c.has_input(3) || c.inputs[3].type() == element_type::s64, "position_ids are not int64");
+  const bool fits = c.has_input(3)
+                        ? cache.size() == 2 && c.inputs[3].dims() == places
+                        : cache.size() == 3 && cache[0] == places[0] && cache[1] == places[1];
+  c.require(fits && cache.back() == half && c.input(2).dims() == cache, "caches of shapes ",
+            shown(cache), " and ", shown(c.input(2).dims()), " for an input of shape ",
+            shown(c.input(0).dims()));
+  c.require(!c.has_input(3) || c.inputs[3].type() == element_type::s64,
+            "position_ids are not int64");
   infer_like_input(c);
 }
 

@@ -42,7 +42,8 @@ inline filter_shape read_filters(const operator_context& c, const shape& input,
             " and weights ", shown(weights), " do not fit together");
   const std::int64_t groups = c.n().get_int("group", 1);
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-  c.require(groups >= 1 && groups <= most && weights[1] <= most && weights[1] * groups == input[1] && weights[0] % groups == 0,
+  c.require(groups >= 1 && groups <= most && weights[1] <= most &&
+                weights[1] * groups == input[1] && weights[0] % groups == 0,
             input[1], " input channels, weights ", shown(weights), " and ", groups,
             " groups do not fit together");
   filter_shape f;
@@ -132,7 +133,8 @@ inline void count_convolution(const operator_context& c, const shape& w) {
   c.count_multiply_adds({c.outputs[0].count(), product(w, 1, w.size())});
 }
 
-// ------------------------------------------------------------- convolutions over three or more axes
+// ------------------------------------------------------------- convolutions over three or more
+// axes
 
 /// True if the input has more spatial axes than convolve() takes.
 [[nodiscard]] inline bool is_volume(const operator_context& c) { return c.inputs[0].rank() > 4; }

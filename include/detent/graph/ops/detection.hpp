@@ -102,8 +102,8 @@ inline void suppress(const operator_context& c, const float* boxes, std::span<co
     if (std::none_of(taken.begin(), taken.end(),
                      [&](const box& t) { return overlap(b, t, overlap_threshold); })) {
       taken.push_back(b);
-      selected.insert(selected.end(), {batch_and_class[0], batch_and_class[1],
-                                       static_cast<std::int64_t>(i)});
+      selected.insert(selected.end(),
+                      {batch_and_class[0], batch_and_class[1], static_cast<std::int64_t>(i)});
     }
   }
 }
@@ -115,8 +115,8 @@ inline void infer_non_max_suppression(operator_context& c) {
             shown(boxes.type()), " and scores ", shown(scores.type()), ", not float");
   c.require(boxes.rank() == 3 && scores.rank() == 3 && boxes.dim(2) == 4 &&
                 boxes.dim(0) == scores.dim(0) && boxes.dim(1) == scores.dim(2),
-            "boxes of shape ", shown(boxes.dims()), " and scores of shape ",
-            shown(scores.dims()), " do not fit together");
+            "boxes of shape ", shown(boxes.dims()), " and scores of shape ", shown(scores.dims()),
+            " do not fit together");
   const std::vector<std::int64_t> most = c.integers(2);
   c.require(!c.has_input(2) || most.size() == 1, "max_output_boxes_per_class has ", most.size(),
             " values");
@@ -247,9 +247,9 @@ struct region_samples {
   const double top = edge(1);
   double width = edge(2) - left;
   double height = edge(3) - top;
-  c.require(std::isfinite(top) && std::isfinite(left) && std::isfinite(width) &&
-                std::isfinite(height),
-            "a region is not finite");
+  c.require(
+      std::isfinite(top) && std::isfinite(left) && std::isfinite(width) && std::isfinite(height),
+      "a region is not finite");
   if (!o.keeps_small) {
     width = (std::max)(width, 1.0);
     height = (std::max)(height, 1.0);
@@ -272,8 +272,8 @@ struct region_samples {
       for (std::size_t ky = 0; ky < rows; ++ky) {
         for (std::size_t kx = 0; kx < columns; ++kx) {
           s.points.push_back(surround(position(top, bin_height, i, ky, rows),
-                                      position(left, bin_width, j, kx, columns),
-                                      c.input(0).dim(2), c.input(0).dim(3)));
+                                      position(left, bin_width, j, kx, columns), c.input(0).dim(2),
+                                      c.input(0).dim(3)));
         }
       }
     }

@@ -87,7 +87,8 @@ class dynamic_products {
     std::vector<packed_weights> input, hidden;
   };
 
-  void pack(const quantized_weights& at, std::size_t depth, std::vector<packed_weights>& out) const {
+  void pack(const quantized_weights& at, std::size_t depth,
+            std::vector<packed_weights>& out) const {
     const std::size_t columns = 4 * r_.hidden;
     const std::vector<float> scales = read_scales(context_, at.scale);
     const tensor& zero_points = context_.inputs[at.zero_point];
@@ -98,8 +99,8 @@ class dynamic_products {
       const std::size_t scale_count = scales.size() / r_.directions;
       const std::size_t zero_point_count = w.zero_points.size() / r_.directions;
       out.push_back(pack_weights(
-          matrix_view<const std::int8_t>(
-              w.values.data<std::int8_t>().data() + d * depth * columns, depth, columns),
+          matrix_view<const std::int8_t>(w.values.data<std::int8_t>().data() + d * depth * columns,
+                                         depth, columns),
           {std::span(scales).subspan(d * scale_count, scale_count),
            std::span(w.zero_points).subspan(d * zero_point_count, zero_point_count),
            {}}));

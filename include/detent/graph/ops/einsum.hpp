@@ -77,7 +77,7 @@ struct term {
 struct plan {
   std::vector<std::vector<label>> operands;
   std::vector<label> output;
-  std::vector<label> summed;                      ///< The indices that the output does not have.
+  std::vector<label> summed;                       ///< The indices that the output does not have.
   std::array<std::int64_t, label_count> extent{};  ///< Of each index; 0 also if it is not used.
 };
 
@@ -269,8 +269,8 @@ void sum_products(const operator_context& c, const plan& p, const std::vector<co
 
 inline void run_einsum(operator_context& c) {
   const plan p = read_plan(c);
-  const bool empty = std::any_of(p.summed.begin(), p.summed.end(),
-                                 [&](label l) { return p.extent[l] == 0; });
+  const bool empty =
+      std::any_of(p.summed.begin(), p.summed.end(), [&](label l) { return p.extent[l] == 0; });
   for_type(c, wide_types{}, widened(c.input(0).type()), [&]<class T>() {
     fill_output<T>(c, [&](std::span<T> out) {
       if (out.empty() || empty) {

@@ -81,11 +81,6 @@ struct axis_taps {
   if (o.how == interpolation::nearest) {
     x = std::nearbyint(x);
   }
-  if (x < low || x > high) {
-    x = o.outside == padding::border       ? std::clamp(x, 0.0, n - 1.0)
-        : o.outside == padding::reflection ? reflect(x, low, high)
-                                           : std::clamp(x, -4.0, n + 4.0);
-  }
   axis_taps t;
   const auto add = [&](double index, double weight) {
     if (o.outside == padding::zeros && (index < 0.0 || index > n - 1.0)) {
@@ -170,8 +165,7 @@ void run_as(operator_context& c) {
   const std::span<const T> source = in.data<T>();
   for_pieces(c, grid.size() / axes, costly_piece, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      const point_taps taps =
-          combine_taps(o, in.dims(), std::span(grid).subspan(i * axes, axes));
+      const point_taps taps = combine_taps(o, in.dims(), std::span(grid).subspan(i * axes, axes));
       for (std::size_t ch = 0; ch < channels; ++ch) {
         const std::size_t image = i / points * channels + ch;
         double sum = 0.0;

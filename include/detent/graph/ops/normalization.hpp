@@ -310,10 +310,10 @@ inline void run_layer_normalization(operator_context& c) {
 inline void infer_rms_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
   static_cast<void>(c.axis(c.n().get_int("axis", -1), dims.size()));
-  c.require(c.input(1).type() == c.input(0).type() &&
-                broadcast_dims(c, dims, c.input(1).dims()) == dims,
-            "a scale of ", shown(c.input(1).type()), " ", shown(c.input(1).dims()), " for ",
-            shown(c.input(0).type()), " ", shown(dims));
+  c.require(
+      c.input(1).type() == c.input(0).type() && broadcast_dims(c, dims, c.input(1).dims()) == dims,
+      "a scale of ", shown(c.input(1).type()), " ", shown(c.input(1).dims()), " for ",
+      shown(c.input(0).type()), " ", shown(dims));
   infer_like_input(c);
 }
 
@@ -321,8 +321,7 @@ inline void infer_rms_normalization(operator_context& c) {
 /// on.
 inline void run_rms_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
-  const axis_view v =
-      view_dims(dims, c.axis(c.n().get_int("axis", -1), dims.size()), dims.size());
+  const axis_view v = view_dims(dims, c.axis(c.n().get_int("axis", -1), dims.size()), dims.size());
   const double epsilon = epsilon_of(c.n());
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> x = c.input(0).data<T>();
@@ -330,21 +329,19 @@ inline void run_rms_normalization(operator_context& c) {
     if (x.empty()) {
       return;
     }
-    for_pieces(c, v.outer, rows_of(cheap_piece, v.length),
-               [&](std::size_t begin, std::size_t end) {
-                 for (std::size_t row = begin; row < end; ++row) {
-                   const auto from = x.subspan(row * v.length, v.length);
-                   double sum = 0.0;
-                   for (const T element : from) {
-                     const auto value = static_cast<double>(element);
-                     sum += value * value;
-                   }
-                   const double root = std::sqrt(sum / static_cast<double>(v.length) + epsilon);
-                   std::transform(from.begin(), from.end(), y.data() + row * v.length, [&](T e) {
-                     return static_cast<T>(static_cast<double>(e) / root);
-                   });
-                 }
-               });
+    for_pieces(c, v.outer, rows_of(cheap_piece, v.length), [&](std::size_t begin, std::size_t end) {
+      for (std::size_t row = begin; row < end; ++row) {
+        const auto from = x.subspan(row * v.length, v.length);
+        double sum = 0.0;
+        for (const T element : from) {
+          const auto value = static_cast<double>(element);
+          sum += value * value;
+        }
+        const double root = std::sqrt(sum / static_cast<double>(v.length) + epsilon);
+        std::transform(from.begin(), from.end(), y.data() + row * v.length,
+                       [&](T e) { return static_cast<T>(static_cast<double>(e) / root); });
+      }
+    });
     map_broadcast(
         c, [](T a, T s) { return a * s; }, operand<T>{y.data(), &dims}, operand_of<T>(c.input(1)),
         y, dims);

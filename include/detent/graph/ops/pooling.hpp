@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MaxPool and GlobalMaxPool on floats and 8-bit integers, AveragePool, GlobalAveragePool, LpPool and
-// GlobalLpPool on floats, and the quantized averages of com.microsoft (also as domain "detent").
+// MaxPool and GlobalMaxPool on floats and 8-bit integers, AveragePool, GlobalAveragePool, LpPool
+// and GlobalLpPool on floats, and the quantized averages of com.microsoft (also as domain
+// "detent").
 //
 // A quantized average makes exact integer sums and then one multiplication: see
 // quantized_average().

@@ -58,10 +58,9 @@ struct scaled_tanh {
 };
 
 /// The functions that the attribute `activations` may name.
-using gate_functions =
-    type_list<unary::sigmoid, unary::tanh, unary::relu, unary::leaky_relu, unary::thresholded_relu,
-              unary::elu, unary::hard_sigmoid, unary::softsign, unary::softplus, affine,
-              scaled_tanh>;
+using gate_functions = type_list<unary::sigmoid, unary::tanh, unary::relu, unary::leaky_relu,
+                                 unary::thresholded_relu, unary::elu, unary::hard_sigmoid,
+                                 unary::softsign, unary::softplus, affine, scaled_tanh>;
 
 /// Applies an activation to each value in place.
 using activation = std::function<void(std::span<float>)>;
@@ -84,8 +83,9 @@ using activation = std::function<void(std::span<float>)>;
 /// The activations of all directions, one after the other. The lists activation_alpha and
 /// activation_beta hold values for those functions that take them; behind their ends the defaults
 /// of the operators of these names count.
-[[nodiscard]] inline std::vector<activation> read_activations(
-    const operator_context& c, std::vector<std::string> defaults, std::size_t directions) {
+[[nodiscard]] inline std::vector<activation> read_activations(const operator_context& c,
+                                                              std::vector<std::string> defaults,
+                                                              std::size_t directions) {
   const std::size_t per_direction = defaults.size();
   const attribute* named = c.n().find("activations");
   std::vector<std::string> names = named == nullptr ? std::vector<std::string>{} : named->strings;
@@ -491,8 +491,7 @@ inline void run_gru(operator_context& c) {
           return static_cast<double>(x[j]) + static_cast<double>(from[j]) + of_update.sum(j);
         });
         compute_gate(r, f[2 * d], reset, [&](std::size_t j) {
-          return static_cast<double>(x[n + j]) + static_cast<double>(from[n + j]) +
-                 of_reset.sum(j);
+          return static_cast<double>(x[n + j]) + static_cast<double>(from[n + j]) + of_reset.sum(j);
         });
         const std::span<float> state = std::span(h).subspan(b * n, n);
         float* gate = last.data() + b * n;
@@ -527,7 +526,8 @@ inline void run_gru(operator_context& c) {
 [[nodiscard]] inline recurrence read_lstm(const operator_context& c, bool columns) {
   const recurrence r = read_recurrence(c, 4, columns);
   require_shape(c, 6, r.state_dims());
-  require_shape(c, 7, {static_cast<std::int64_t>(r.directions), 3 * c.input(2).dim(columns ? 1 : 2)});
+  require_shape(c, 7,
+                {static_cast<std::int64_t>(r.directions), 3 * c.input(2).dim(columns ? 1 : 2)});
   require_float(c, 6);
   require_float(c, 7);
   return r;
@@ -552,8 +552,7 @@ inline void infer_lstm(operator_context& c, bool columns) {
 /// The blocks of weights are in the order i, o, f, c.
 template <class Products>
 void run_lstm_with(operator_context& c, const recurrence& r, const Products& products) {
-  const std::vector<activation> f =
-      read_activations(c, {"Sigmoid", "Tanh", "Tanh"}, r.directions);
+  const std::vector<activation> f = read_activations(c, {"Sigmoid", "Tanh", "Tanh"}, r.directions);
   const bool coupled = c.n().get_int("input_forget", 0) != 0;
   written_outputs outputs(c, r);
   const std::size_t n = r.hidden;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions over axes, ArgMax and ArgMin, CumSum and CumProd. Floats are summed in double, always in the
-// same order.
+// Reductions over axes, ArgMax and ArgMin, CumSum and CumProd. Floats are summed in double, always
+// in the same order.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
@@ -396,7 +396,8 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum and CumProd --------------------------------------------------------------------------------------
+// --- CumSum and CumProd
+// --------------------------------------------------------------------------------------
 
 /// Replaces each element by the total, of class Reducer, of the elements up to it.
 template <template <class> class Reducer>

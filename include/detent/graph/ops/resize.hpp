@@ -126,7 +126,7 @@ struct axis_size {
   std::int64_t in = 0;
   std::int64_t out = 0;
   float scale = 1.0F;
-  bool sized = true;  // the model gives sizes; if false, it gives scales
+  bool sized = true;        // the model gives sizes; if false, it gives scales
   float crop_begin = 0.0F;  // the part of the axis that tf_crop_and_resize takes, of a length of 1
   float crop_end = 1.0F;
 };
@@ -334,8 +334,8 @@ inline void infer(operator_context& c) {
   map.reserve(static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
     // An axis that is not resized stays as it is, even where the transformation would shift it.
-    const bool resized = s.in != s.out || s.scale != 1.0F || s.crop_begin != 0.0F ||
-                         s.crop_end != 1.0F;
+    const bool resized =
+        s.in != s.out || s.scale != 1.0F || s.crop_begin != 0.0F || s.crop_end != 1.0F;
     const float x = coordinate(m.where, s, i);
     map.push_back(resized ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
                           : static_cast<std::size_t>(i));
@@ -429,9 +429,9 @@ inline void add_antialiased(const method& m, const axis_size& s, float x, weight
   double sum = 0.0;
   for (std::int64_t k = 1 - far; k <= far; ++k) {
     const float at = below + static_cast<float>(k);
-    const bool skipped =
-        m.exclude_outside && (at < 0.0F || at > static_cast<float>(s.in - 1));
-    w.push_back(skipped ? 0.0 : kernel_at(m, (static_cast<double>(k) - distance) * stretch(s)));
+    const bool inside = at >= 0.0F && at < static_cast<float>(s.in);
+    const bool counts = inside || !m.exclude_outside;
+    w.push_back(counts ? kernel_at(m, (static_cast<double>(k) - distance) * stretch(s)) : 0.0);
     sum += w.back();
     map.index.push_back(clamped(at, s.in));
   }
@@ -443,7 +443,7 @@ inline void add_antialiased(const method& m, const axis_size& s, float x, weight
 [[nodiscard]] inline weighted_map weights(const operator_context& c, const method& m,
                                           const axis_size& s) {
   c.require(!m.antialias || s.scale > 0x1p-32F, "scale ", s.scale, " with antialias");
-  const std::size_t taps = m.antialias          ? static_cast<std::size_t>(2 * reach(m, s))
+  const std::size_t taps = m.antialias            ? static_cast<std::size_t>(2 * reach(m, s))
                            : m.how == mode::cubic ? 4
                                                   : 2;
   c.count_multiply_adds({taps, static_cast<std::size_t>(s.out)});
@@ -486,10 +486,10 @@ struct axis_view {
   std::size_t inner;
 };
 
-/// Computes one row of `inner` output elements as a weighted sum of `taps` input rows; Taps is their
-/// number if it is known to the compiler, otherwise 0. Products of
-/// floats are exact in double, so that the result has the same bits whether or not the compiler
-/// contracts products and sums.
+/// Computes one row of `inner` output elements as a weighted sum of `taps` input rows; Taps is
+/// their number if it is known to the compiler, otherwise 0. Products of floats are exact in
+/// double, so that the result has the same bits whether or not the compiler contracts products and
+/// sums.
 template <std::size_t Taps, class T>
 void blend_row(const T* in, std::size_t inner, const std::size_t* index, const float* weight,
                std::size_t taps, T* out) {

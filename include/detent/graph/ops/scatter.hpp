@@ -27,7 +27,8 @@ namespace scattering {
 /// How an update is combined with the element in its place.
 enum class reduction : std::uint8_t { none, add, mul, max, min };
 
-/// The reduction of a node; the attribute exists since opset 16. Throws bad_file for an unknown one.
+/// The reduction of a node; the attribute exists since opset 16. Throws bad_file for an unknown
+/// one.
 [[nodiscard]] inline reduction read_reduction(const operator_context& c) {
   const std::string name = c.opset >= 16 ? c.n().get_string("reduction", "none") : "none";
   constexpr const char* names[] = {"none", "add", "mul", "max", "min"};

@@ -78,10 +78,9 @@ inline void run_compress(operator_context& c) {
   for (std::size_t i = 0; i < v.outer; ++i) {
     every[i] = i;
   }
-  movement::mapped_copy(
-      element_size(in.type()) * v.inner,
-      {static_cast<std::int64_t>(v.outer), static_cast<std::int64_t>(v.length)},
-      {std::move(every), kept_indices(c)})
+  movement::mapped_copy(element_size(in.type()) * v.inner,
+                        {static_cast<std::int64_t>(v.outer), static_cast<std::int64_t>(v.length)},
+                        {std::move(every), kept_indices(c)})
       .run(in.raw(), out.mutable_raw(), c.parallel);
 }
 
@@ -134,9 +133,8 @@ inline void run_non_zero(operator_context& c) {
   c.require(t.count() == 1 && t.rank() <= 1, "the depth has shape ", shown(t.dims()));
   require_known(t);
   std::int64_t depth = -1;
-  const bool known = visit_widest(t.type(), [&]<class T>() {
-    depth = narrow<std::int64_t>(load_all<T>(c, t)[0]);
-  });
+  const bool known = visit_widest(
+      t.type(), [&]<class T>() { depth = narrow<std::int64_t>(load_all<T>(c, t)[0]); });
   c.require(known && depth >= 0, "the depth is ", depth);
   return depth;
 }
@@ -179,9 +177,8 @@ inline void run_one_hot(operator_context& c) {
       continue;
     }
     const auto at = static_cast<std::size_t>(indices[i] < 0 ? indices[i] + depth : indices[i]);
-    std::memcpy(
-        out.mutable_raw() + ((i / v.inner * v.length + at) * v.inner + i % v.inner) * size,
-        values.raw() + size, size);
+    std::memcpy(out.mutable_raw() + ((i / v.inner * v.length + at) * v.inner + i % v.inner) * size,
+                values.raw() + size, size);
   }
 }
 
@@ -341,10 +338,9 @@ inline void run_center_crop_pad(operator_context& c) {
   std::vector<copy_loop> loops;
   for (std::size_t i = 0; i < in.rank(); ++i) {
     const std::int64_t added = out.dim(i) - in.dim(i);
-    (added < 0 ? from : to) +=
-        (added < 0 ? -added / 2 * in_steps[i] : added / 2 * out_steps[i]);
-    loops.push_back({static_cast<std::size_t>((std::min)(in.dim(i), out.dim(i))), in_steps[i],
-                     out_steps[i]});
+    (added < 0 ? from : to) += (added < 0 ? -added / 2 * in_steps[i] : added / 2 * out_steps[i]);
+    loops.push_back(
+        {static_cast<std::size_t>((std::min)(in.dim(i), out.dim(i))), in_steps[i], out_steps[i]});
   }
   const std::size_t size = element_size(in.type());
   copy_elements(in.raw() + static_cast<std::size_t>(from) * size,
@@ -361,8 +357,8 @@ inline constexpr operator_definition selection_operators[] = {
      selection::run_non_zero},
     {"", "OneHot", 3, 3, layout_support::plain, selection::infer_one_hot, selection::run_one_hot},
     {"", "Trilu", 1, 2, layout_support::plain, selection::infer_trilu, selection::run_trilu, true},
-    {"", "EyeLike", 1, 1, layout_support::plain, selection::infer_eye_like,
-     selection::run_eye_like, true},
+    {"", "EyeLike", 1, 1, layout_support::plain, selection::infer_eye_like, selection::run_eye_like,
+     true},
     {"", "ReverseSequence", 2, 2, layout_support::plain, selection::infer_reverse_sequence,
      selection::run_reverse_sequence, true},
     {"", "CenterCropPad", 2, 2, layout_support::plain, selection::infer_center_crop_pad,

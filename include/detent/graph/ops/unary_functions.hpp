@@ -397,11 +397,11 @@ struct mish {
 
 }  // namespace unary
 
-using unary_functions = type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor,
-                                  unary::round, unary::reciprocal, unary::sqrt, unary::exp,
-                                  unary::log, unary::erf, unary::sin, unary::cos, unary::tan,
-                                  unary::asin, unary::acos, unary::atan, unary::sinh, unary::cosh,
-                                  unary::asinh, unary::acosh, unary::atanh, unary::shrink>;
+using unary_functions =
+    type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor, unary::round,
+              unary::reciprocal, unary::sqrt, unary::exp, unary::log, unary::erf, unary::sin,
+              unary::cos, unary::tan, unary::asin, unary::acos, unary::atan, unary::sinh,
+              unary::cosh, unary::asinh, unary::acosh, unary::atanh, unary::shrink>;
 
 using activation_functions =
     type_list<unary::relu, unary::leaky_relu, unary::elu, unary::selu, unary::celu,

@@ -71,8 +71,8 @@ class volume_patches {
     std::array<std::int64_t, max_tensor_rank> start{};
     for (std::size_t d = out_.size(); d-- > 0;) {
       const auto extent = static_cast<std::size_t>(out_[d]);
-      start[d] = static_cast<std::int64_t>(position % extent) * window_.strides[d] -
-                 window_.pads_begin[d];
+      start[d] =
+          static_cast<std::int64_t>(position % extent) * window_.strides[d] - window_.pads_begin[d];
       position /= extent;
     }
     std::array<std::int64_t, max_tensor_rank> tap{};
@@ -110,8 +110,8 @@ class volume_patches {
 };
 
 /// Computes a convolution: multiply(group, rows, out) multiplies rows of a group by its weights and
-/// writes them to the columns of the group. `image` and `out` are channels-last. Blocks of positions
-/// may be computed by several threads at once.
+/// writes them to the columns of the group. `image` and `out` are channels-last. Blocks of
+/// positions may be computed by several threads at once.
 template <class A, class T, class Multiply>
 void convolve_volume(const operator_context& c, const volume_sizes& s,
                      const volume_patches& patches, const A* in, A padding, T* out,
