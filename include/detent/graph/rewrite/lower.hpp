@@ -530,6 +530,7 @@ inline void lower_quantized(model& m) {
 /// regions to integer operators if `integer` is true. Returns the rewritten model, which is for
 /// execution, not for files: it contains operators of the domain "detent".
 [[nodiscard]] inline model for_execution(model m, bool integer = true) {
+  detail::use_onnx_quantizers(m);  // simplify() keeps these apart from what it folds
   simplify(m);
   if (integer) {
     lower_quantized(m);
