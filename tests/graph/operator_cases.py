@@ -802,6 +802,14 @@ class Cases:
             self.add("RMSNormalization", [x, quarters(363, *x.shape[axis:])], axis=axis)
 
     def sampling(self):
+        if self.opset >= 20:
+            for corners in (0, 1):
+                self.add("AffineGrid", [quarters(375, 2, 2, 3), i64(2, 1, 4, 5)], (1,), align_corners=corners)
+                self.add("AffineGrid", [quarters(376, 2, 3, 4), i64(2, 1, 3, 5, 9)], (1,), align_corners=corners)
+        if self.opset >= 9:
+            self.add("MeanVarianceNormalization", [quarters(377, 2, 3, 4, 5)])
+            for axes in ([1], [0, 2], [-1, 1]) if self.opset < 13 else ([1], [0, 2]):
+                self.add("MeanVarianceNormalization", [quarters(378, 2, 3, 4)], axes=axes)
         if self.opset >= 17:
             x, grid = quarters(370, 2, 3, 5, 6), quarters(371, 2, 4, 3, 2, low=-6, high=6) * np.float32(0.9)
             names = ("linear", "nearest", "cubic") if self.opset >= 20 else ("bilinear", "nearest", "bicubic")

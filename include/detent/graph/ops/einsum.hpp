@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Einsum: sums of products over indices that are named by letters. Floats are summed in double,
-// always in the same order.
+// Einsum: sums of products over indices that are named by letters. Two tensors of floats are
+// multiplied as matrices by the library's gemm where the equation permits; otherwise floats are
+// summed in double, always in the same order.
 #ifndef DETENT_GRAPH_OPS_EINSUM_HPP
 #define DETENT_GRAPH_OPS_EINSUM_HPP
 
@@ -9,7 +10,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <limits>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,12 +22,14 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/gemm.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/reduction.hpp>
+#include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::ops {
@@ -267,6 +273,99 @@ void sum_products(const operator_context& c, const plan& p, const std::vector<co
              });
 }
 
+/// The indices of an equation with two operands that is a product of stacks of matrices: those of
+/// the stack, of the rows, of the columns, and those that are summed.
+struct matrix_labels {
+  std::vector<label> stack, rows, columns, inner;
+};
+
+/// Sorts the indices of an equation into `m`. Returns false if it is no product of matrices,
+/// because an index is summed in one operand alone, occurs twice in it, or is broadcast.
+[[nodiscard]] inline bool as_matrices(const operator_context& c, const plan& p, matrix_labels& m) {
+  if (p.operands.size() != 2) {
+    return false;
+  }
+  std::array<std::array<bool, label_count>, 2> has{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t d = 0; d < p.operands[i].size(); ++d) {
+      const label l = p.operands[i][d];
+      if (has[i][l] || c.input(i).dim(d) != p.extent[l]) {
+        return false;
+      }
+      has[i][l] = true;
+    }
+  }
+  for (const label l : p.output) {
+    (has[0][l] && has[1][l] ? m.stack : has[0][l] ? m.rows : m.columns).push_back(l);
+  }
+  m.inner = p.summed;
+  return std::all_of(p.summed.begin(), p.summed.end(),
+                     [&](label l) { return has[0][l] && has[1][l]; });
+}
+
+/// The indices of several lists, one list after the other.
+[[nodiscard]] inline std::vector<label> joined(
+    std::initializer_list<const std::vector<label>*> lists) {
+  std::vector<label> all;
+  for (const std::vector<label>* list : lists) {
+    all.insert(all.end(), list->begin(), list->end());
+  }
+  return all;
+}
+
+/// Copies floats whose dimensions have the indices `from` so that they have the order `to`.
+inline void reorder_labels(const operator_context& c, const plan& p, const float* in,
+                           const std::vector<label>& from, const std::vector<label>& to,
+                           float* out) {
+  std::array<std::ptrdiff_t, label_count> in_steps{};
+  std::ptrdiff_t step = 1;
+  for (std::size_t i = from.size(); i-- > 0;) {
+    in_steps[from[i]] = step;
+    step *= p.extent[from[i]];
+  }
+  std::vector<copy_loop> loops(to.size());
+  step = 1;
+  for (std::size_t i = to.size(); i-- > 0;) {
+    loops[i] = {static_cast<std::size_t>(p.extent[to[i]]), in_steps[to[i]], step};
+    step *= p.extent[to[i]];
+  }
+  copy_elements(reinterpret_cast<const std::byte*>(in), reinterpret_cast<std::byte*>(out),
+                sizeof(float), std::move(loops), c.parallel);
+}
+
+/// Computes a product of stacks of matrices.
+inline void multiply_matrices(const operator_context& c, const plan& p, const matrix_labels& m,
+                              std::span<float> out) {
+  const auto count = [&](const std::vector<label>& labels) {
+    std::size_t n = 1;
+    for (const label l : labels) {
+      n *= static_cast<std::size_t>(p.extent[l]);
+    }
+    return n;
+  };
+  const std::size_t stack = count(m.stack);
+  const std::size_t rows = count(m.rows);
+  const std::size_t columns = count(m.columns);
+  const std::size_t inner = count(m.inner);
+  std::pmr::vector<float> left(stack * rows * inner, c.memory);
+  std::pmr::vector<float> right(stack * inner * columns, c.memory);
+  std::pmr::vector<float> products(out.size(), c.memory);
+  reorder_labels(c, p, c.input(0).data<float>().data(), p.operands[0],
+                 joined({&m.stack, &m.rows, &m.inner}), left.data());
+  reorder_labels(c, p, c.input(1).data<float>().data(), p.operands[1],
+                 joined({&m.stack, &m.inner, &m.columns}), right.data());
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < stack; ++i) {
+    const packed_floats packed(
+        matrix_view<const float>(right.data() + i * inner * columns, inner, columns), {});
+    gemm(matrix_view<const float>(left.data() + i * rows * inner, rows, inner), packed,
+         matrix_view<float>(products.data() + i * rows * columns, rows, columns), -infinity,
+         infinity, *c.parallel);
+  }
+  reorder_labels(c, p, products.data(), joined({&m.stack, &m.rows, &m.columns}), p.output,
+                 out.data());
+}
+
 inline void run_einsum(operator_context& c) {
   const plan p = read_plan(c);
   const bool empty =
@@ -285,6 +384,13 @@ inline void run_einsum(operator_context& c) {
         products *= extent;
       }
       c.count_multiply_adds({out.size(), products, c.input_count()});
+      if constexpr (std::is_same_v<T, float>) {
+        matrix_labels m;
+        if (as_matrices(c, p, m)) {
+          multiply_matrices(c, p, m, out);
+          return;
+        }
+      }
       std::vector<std::unique_ptr<elements<T>>> converted;
       std::vector<const T*> operands;
       for (std::size_t i = 0; i < c.input_count(); ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GridSample: takes an image at points between its pixels. Each axis gives some pixels and weights;
-// the result is the sum over all combinations, made in double in a fixed order.
+// GridSample and AffineGrid. GridSample takes an image at points between its pixels: each axis
+// gives some pixels and weights, and the result is the sum over all combinations, made in double in
+// a fixed order. AffineGrid makes such points.
 #ifndef DETENT_GRAPH_OPS_GRID_SAMPLE_HPP
 #define DETENT_GRAPH_OPS_GRID_SAMPLE_HPP
 
@@ -183,10 +184,72 @@ inline void run(operator_context& c) {
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() { run_as<T>(c); });
 }
 
+// --- AffineGrid ----------------------------------------------------------------------------------
+
+inline void infer_affine_grid(operator_context& c) {
+  const tensor& theta = c.input(0);
+  static_cast<void>(c.input(1));
+  const std::vector<std::int64_t> size = c.integers(1);
+  const auto axes = static_cast<std::int64_t>(size.size()) - 2;
+  c.require((axes == 2 || axes == 3) && theta.dims() == shape{size[0], axes, axes + 1}, "theta of ",
+            shown(theta.dims()), " for an image of shape ", shown(size));
+  shape out{size[0]};
+  out.insert(out.end(), size.begin() + 2, size.end());
+  out.push_back(axes);
+  c.set_output(0, theta.type(), std::move(out));
+}
+
+/// The grid coordinate of element i of an axis of `length` elements.
+[[nodiscard]] inline double grid_coordinate(bool align_corners, std::size_t i, std::size_t length) {
+  const auto n = static_cast<double>(length);
+  const auto place = static_cast<double>(i);
+  if (align_corners) {
+    return length > 1 ? 2.0 * place / (n - 1.0) - 1.0 : -1.0;
+  }
+  return (2.0 * place + 1.0) / n - 1.0;
+}
+
+/// Writes theta (x, y, 1) or theta (x, y, z, 1) for each pixel of an image.
+template <class T>
+void run_affine_grid_as(operator_context& c) {
+  const bool corners = c.n().get_int("align_corners", 0) != 0;
+  const std::span<const T> theta = c.input(0).data<T>();
+  const std::span<T> out = c.make_output(0).mutable_data<T>();
+  if (out.empty()) {
+    return;
+  }
+  const shape& dims = c.outputs[0].dims();
+  const auto axes = static_cast<std::size_t>(dims.back());
+  const std::size_t points = product(dims, 1, dims.size() - 1);
+  for (std::size_t i = 0; i < out.size() / axes; ++i) {
+    double position[3] = {0.0, 0.0, 0.0};
+    std::size_t rest = i % points;
+    for (std::size_t d = 0; d < axes; ++d) {  // x is the coordinate of the last axis
+      const auto length = static_cast<std::size_t>(dims[axes - d]);
+      position[d] = grid_coordinate(corners, rest % length, length);
+      rest /= length;
+    }
+    for (std::size_t row = 0; row < axes; ++row) {
+      const T* from = theta.data() + (i / points * axes + row) * (axes + 1);
+      auto sum = static_cast<double>(from[axes]);
+      for (std::size_t d = 0; d < axes; ++d) {
+        sum = std::fma(static_cast<double>(from[d]), position[d], sum);
+      }
+      out[i * axes + row] = static_cast<T>(sum);
+    }
+  }
+}
+
+inline void run_affine_grid(operator_context& c) {
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() { run_affine_grid_as<T>(c); });
+}
+
 }  // namespace sampling
 
 inline constexpr operator_definition grid_sample_operators[] = {
     {"", "GridSample", 2, 2, layout_support::plain, sampling::infer, sampling::run, true},
+    {"", "AffineGrid", 2, 2, layout_support::plain, sampling::infer_affine_grid,
+     sampling::run_affine_grid},
 };
 
 }  // namespace graph::ops

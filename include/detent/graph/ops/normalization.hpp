@@ -348,6 +348,87 @@ inline void run_rms_normalization(operator_context& c) {
   });
 }
 
+// --- MeanVarianceNormalization -------------------------------------------------------------------
+
+/// The axes over which MeanVarianceNormalization takes mean and variance.
+[[nodiscard]] inline std::vector<bool> mean_axes(const operator_context& c) {
+  const std::size_t rank = c.input(0).rank();
+  std::vector<bool> reduced(rank, false);
+  for (const std::int64_t a : c.n().get_ints("axes", {0, 2, 3})) {
+    reduced[c.axis(a, rank)] = true;
+  }
+  return reduced;
+}
+
+inline void infer_mean_variance(operator_context& c) {
+  static_cast<void>(mean_axes(c));
+  infer_like_input(c);
+}
+
+/// Calls visit(i, group) for each element i and the number of the group that it belongs to:
+/// elements of one group differ only along the reduced axes. `dims` must not be empty of elements.
+template <class Visit>
+void for_each_in_groups(const shape& dims, const std::vector<bool>& reduced, std::size_t count,
+                        const Visit& visit) {
+  std::vector<std::size_t> steps(dims.size(), 0);
+  std::size_t groups = 1;
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    if (!reduced[d]) {
+      steps[d] = groups;
+      groups *= static_cast<std::size_t>(dims[d]);
+    }
+  }
+  std::vector<std::int64_t> at(dims.size(), 0);
+  std::size_t group = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    visit(i, group);
+    for (std::size_t d = dims.size(); d-- > 0;) {
+      group += steps[d];
+      if (++at[d] < dims[d]) {
+        break;
+      }
+      group -= steps[d] * static_cast<std::size_t>(dims[d]);
+      at[d] = 0;
+    }
+  }
+}
+
+/// y = (x - mean) / (sqrt(variance) + 1e-9), as the function of ONNX has it.
+inline void run_mean_variance(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const std::vector<bool> reduced = mean_axes(c);
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> x = c.input(0).data<T>();
+    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    if (x.empty()) {
+      return;
+    }
+    std::size_t groups = 1;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      groups *= reduced[d] ? 1 : static_cast<std::size_t>(dims[d]);
+    }
+    const auto size = static_cast<double>(x.size() / groups);
+    std::pmr::vector<double> mean(groups, 0.0, c.memory);
+    std::pmr::vector<double> divisor(groups, 0.0, c.memory);
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      mean[group] += static_cast<double>(x[i]);
+    });
+    for (double& m : mean) {
+      m /= size;
+    }
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      const double difference = static_cast<double>(x[i]) - mean[group];
+      divisor[group] = std::fma(difference, difference, divisor[group]);
+    });
+    for (double& d : divisor) {
+      d = std::sqrt(d / size) + 1e-9;
+    }
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      y[i] = static_cast<T>((static_cast<double>(x[i]) - mean[group]) / divisor[group]);
+    });
+  });
+}
+
 // --- LRN -----------------------------------------------------------------------------------------
 
 /// Local response normalization, where the sum is over `size` neighbouring channels:
@@ -538,6 +619,8 @@ inline constexpr operator_definition normalization_operators[] = {
      &run_layer_normalization},
     {"", "RMSNormalization", 2, 2, layout_support::plain, &infer_rms_normalization,
      &run_rms_normalization, true},
+    {"", "MeanVarianceNormalization", 1, 1, layout_support::plain, &infer_mean_variance,
+     &run_mean_variance, true},
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},
