@@ -18,6 +18,7 @@
 #include <detent/graph/quantize/automatic_quantization.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_samples.hpp"
@@ -430,4 +431,26 @@ TEST_CASE("error analysis: several outputs are judged by the mean of their dB") 
   CHECK(noise({1.0F, 0.0F}) == doctest::Approx(std::sqrt(2.0 / 25.0 * 1e-12)).epsilon(1e-12));
   CHECK(std::isinf(noise({1.0F, std::numeric_limits<float>::quiet_NaN()})));
   CHECK(std::isinf(noise({std::numeric_limits<float>::infinity()})));
+}
+
+TEST_CASE("automatic: convolutions over volumes") {
+  test::random_source r(77);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 2, 6, 6, 6});
+  const std::string w = b.constant("w", random_floats(r, {6, 2, 3, 3, 3}, -0.3F, 0.3F));
+  const std::string bias = b.constant("b", random_floats(r, {6}, -0.5F, 0.5F));
+  const std::string hidden =
+      b.add("Relu", {b.add("Conv", {"x", w, bias}, {{"pads", list({1, 1, 1, 1, 1, 1})}})});
+  b.output(
+      b.add("Conv", {hidden, b.constant("v", random_floats(r, {4, 6, 1, 1, 1}, -1.0F, 1.0F))}));
+  const auto samples = test::samples_of_x(r, {2, 2, 6, 6, 6}, 4);
+  const graph::quantization found =
+      graph::automatic_quantization(b.get(), test::samples_source(samples));
+  const graph::output_judge judge(b.get(), test::samples_source(samples), samples.size());
+  CHECK(judge.errors(found.result).at(0).snr_db() > 30.0);
+  const graph::model lowered = graph::for_execution(found.result);
+  CHECK(std::count_if(lowered.nodes.begin(), lowered.nodes.end(), [](const graph::node& n) {
+          return n.domain == "detent" && n.op_type == "QLinearConv";
+        }) == 2);
 }

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-OPSETS = (7, 9, 11, 13, 17, 21)
+OPSETS = (7, 9, 11, 13, 17, 21, 23)
 ML_DOMAIN = "com.microsoft"
 
 
@@ -31,7 +31,7 @@ class Case:
             [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
         )
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML_DOMAIN, 1)]
-        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10)
+        self.model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10 if opset < 23 else 11)
 
 
 def quarters(seed, *shape, low=-16, high=16):
@@ -104,6 +104,14 @@ class Cases:
             self.add("Conv", [x1, w1, b], (1, 2), **kwargs)
         self.add("Conv", [x1, quarters(15, 4, 1, 5)], (1,), group=4, pads=[2, 2])
         self.add("Conv", [quarters(16, 0, 4, 9, 8), w2], (1,), label="empty batch")
+        x3, w3, b3 = quarters(17, 2, 4, 5, 6, 4), quarters(18, 6, 4, 3, 2, 2), quarters(19, 6)
+        for kwargs in ({}, {"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 1, 1]}, {"dilations": [1, 3, 2]},
+                       {"auto_pad": "SAME_UPPER", "strides": [2, 2, 1]}):
+            self.add("Conv", [x3, w3, b3], (1, 2), **kwargs)
+        self.add("Conv", [x3, w3], ())
+        self.add("Conv", [x3, quarters(19, 6, 2, 2, 2, 2), b3], (1, 2), group=2)
+        self.add("Conv", [x3, quarters(19, 4, 1, 2, 3, 2)], (1,), group=4, pads=[1, 1, 1, 1, 1, 1])
+        self.add("Conv", [quarters(19, 1, 2, 3, 3, 3, 3), quarters(19, 3, 2, 2, 2, 2, 2)], (1,), pads=[0, 1, 0, 1, 1, 0, 1, 0])
 
     def transposed_convolution(self):
         x = quarters(20, 2, 4, 5, 4)
@@ -120,6 +128,11 @@ class Cases:
         self.add("ConvTranspose", [x, quarters(25, 4, 1, 2, 2)], (1,), group=4)
         self.add("ConvTranspose", [quarters(26, 1, 3, 7), quarters(27, 3, 2, 4)], (1,), strides=[2], pads=[1, 1])
         self.add("ConvTranspose", [x, w], (), label="weights not constant")
+        x3 = quarters(28, 2, 4, 3, 4, 2)
+        for kwargs in ({}, {"strides": [2, 1, 2]}, {"strides": [2, 2, 2], "pads": [1, 0, 1, 1, 1, 0], "output_padding": [1, 0, 1]},
+                       {"dilations": [2, 1, 2]}, {"strides": [2, 2, 2], "output_shape": [6, 7, 5]}):
+            self.add("ConvTranspose", [x3, quarters(29, 4, 3, 2, 3, 2), quarters(29, 3)], (1, 2), **kwargs)
+        self.add("ConvTranspose", [x3, quarters(29, 4, 2, 2, 2, 2)], (1,), group=2)
 
     def pools(self):
         x1, x2, x3 = quarters(30, 2, 3, 10), quarters(31, 2, 3, 9, 8), quarters(32, 1, 2, 5, 6, 7)
@@ -595,6 +608,305 @@ class Cases:
                 self.add("MatMulIntegerToFloat", [a, b, scalar(0.5), scales, None, scalar(9, dtype)], (), domain=ML_DOMAIN,
                          label=f"{left.__name__} {dtype.__name__}")
 
+    def resizing_more(self):
+        """Integers, antialias and tf_crop_and_resize."""
+        if self.opset < 13:
+            return
+        for dtype, scales in itertools.product((np.uint8, np.int8), ([1, 1, 1.7, 2.3], [1, 1, 0.6, 0.6])):
+            self.add("Resize", [integers(340, dtype, 1, 2, 5, 6), None, f32(*scales)], (2,), mode="linear", label=f"{dtype.__name__} {scales}")
+        x, roi = quarters(341, 1, 2, 7, 9), f32(0, 0, 0.2, -0.1, 1, 1, 0.7, 1.2)
+        for mode in ("nearest", "linear", "cubic") if self.opset >= 18 else ():
+            if mode != "nearest":
+                for sizes in ([1, 2, 4, 5], [1, 2, 3, 12], [1, 2, 1, 9]):
+                    for outside in (0, 1) if mode == "linear" else (1,):
+                        self.add("Resize", [x, None, None, i64(*sizes)], (3,), mode=mode, antialias=1, exclude_outside=outside,
+                                 label=str(sizes))
+        for mode in ("nearest", "linear"):
+            self.add("Resize", [x, roi, None, i64(1, 2, 5, 4)], (1, 3), mode=mode, extrapolation_value=8.0,
+                     coordinate_transformation_mode="tf_crop_and_resize")
+
+    # ---------------------------------------------------------- order, selection, patterns and bits
+
+    def sorting(self):
+        x, ties = quarters(240, 3, 4, 5), integers(241, np.int64, 6, 9, low=-2, high=2)
+        for k in (0, 1, 3, 4):
+            for axis in (1, -2):
+                known = {} if self.opset >= 10 else {"k": k}
+                arrays = [x, i64(k)] if self.opset >= 10 else [x]
+                if k > 0 or self.opset >= 10:
+                    self.add("TopK", arrays, outputs=2, axis=axis, label=f"k {k}", **known)
+        if self.opset >= 11:
+            for largest, dtype in itertools.product((0, 1), (np.int64, np.int32, np.float32, np.float64)):
+                self.add("TopK", [ties.astype(dtype), i64(7)], outputs=2, largest=largest, label=dtype.__name__)
+                self.add("TopK", [ties.astype(dtype), i64(4)], (1,), outputs=2, largest=largest, axis=0, label=dtype.__name__)
+            self.add("TopK", [quarters(242, 40), i64(40)], outputs=2)
+            self.add("TopK", [np.zeros((2, 0), np.float32), i64(0)], outputs=2)
+            for x in (quarters(243, 4, 5, low=-3, high=3), integers(244, np.int64, 12, low=0, high=3),
+                      integers(245, np.int8, 3, 4, low=0, high=2), np.zeros((0,), np.float32)):
+                for sort in (0, 1):
+                    self.add("Unique", [x], outputs=4, sorted=sort, label=x.dtype.name)
+            for x in (integers(246, np.int64, 6, 2, low=0, high=1), integers(247, np.int64, 2, 7, 2, low=0, high=1)):
+                for axis, sort in itertools.product(range(-1, x.ndim), (0, 1)):
+                    self.add("Unique", [x], outputs=4, axis=axis, sorted=sort)
+
+    def scattering(self):
+        x, few = quarters(250, 4, 5), quarters(251, 3, 5)
+        indices = integers(252, np.int64, 3, 5, low=-4, high=3)
+        names = ["none"] * (self.opset >= 11) + ["add", "mul"] * (self.opset >= 16) + ["max", "min"] * (self.opset >= 18)
+        if 9 <= self.opset < 11:
+            self.add("Scatter", [x, np.argsort(few, 0), few])
+            self.add("Scatter", [x, np.argsort(few, 1), few], axis=1)
+        for name in names:
+            how = {} if name == "none" else {"reduction": name}
+            one = np.argsort(quarters(253, 3, 5), 0) if name == "none" else indices
+            self.add("ScatterElements", [x, one, few], **how)
+            self.add("ScatterElements", [x, one[:, :2].astype(np.int32), few[:, :2]], **how)
+            self.add("ScatterElements", [x, np.argsort(quarters(254, 2, 4), 1), few[:2, :4]], axis=-1, **how)
+            self.add("ScatterElements", [x, np.zeros((0, 5), np.int64), few[:0]], **how)
+            whole = x.astype(np.int64)
+            self.add("ScatterElements", [whole, one, few.astype(np.int64)], label="int64", **how)
+            nd = i64([3, -5], [0, 2], [1, 1]) if name == "none" else i64([3, -5], [0, 2], [0, 2])
+            self.add("ScatterND", [x, nd, few[0, :3]], **how)
+            self.add("ScatterND", [x, i64([2], [-4]), few[:2]], **how)
+            cube = quarters(255, 2, 3, 4)
+            self.add("ScatterND", [cube, i64([[1, 2], [0, 0]], [[1, 0], [0, 1]]), quarters(256, 2, 2, 4)], **how)
+            self.add("ScatterND", [cube.astype(np.int32), i64([[1, 2, 3]]), integers(257, np.int32, 1, 1)], **how)
+        if self.opset >= 13:
+            bits = np.array([True, False, True, False])
+            self.add("ScatterElements", [bits, i64(1, 2), np.array([True, False])])
+            self.add("ScatterND", [bits, i64([1], [-2]), np.array([True, False])])
+
+    def selecting(self):
+        x = quarters(260, 3, 4, 5)
+        wide, tall = quarters(261, 3, 6), quarters(262, 2, 6, 3)
+        if self.opset >= 9:
+            for bits in ([True, False, True, True], [False], [False] * 3, [True] * 4):
+                self.add("Compress", [x, np.array(bits)], axis=1, label=str(bits))
+                self.add("Compress", [x, np.array(bits)], label=str(bits))
+            self.add("Compress", [x.astype(np.int8), np.array([False, True])], (1,), axis=-1)
+            for array in (integers(263, np.int64, 3, 4, low=-1, high=1), wide * (wide > 0), np.zeros((2, 3), np.float32),
+                          np.array([[True, False], [True, True]]), np.array(5, np.int64), np.zeros((0, 2), np.int32)):
+                self.add("NonZero", [array], label=array.dtype.name)
+            for axis in (-1, 0, 1):
+                self.add("OneHot", [integers(264, np.int64, 2, 3, low=-5, high=5), np.array(4, np.int64), f32(-1, 2)], (1,),
+                         axis=axis)
+            self.add("OneHot", [quarters(265, 3, low=0, high=12), i64(3), i64(0, 7)], (1,))
+            self.add("OneHot", [np.array(1, np.int64), i64(3), f32(0, 1)], (1,))
+            for dtype in (TensorProto.FLOAT, TensorProto.INT32, TensorProto.DOUBLE):
+                for k in (0, 2, -1, 9, -9):
+                    self.add("EyeLike", [wide], dtype=dtype, k=k)
+            self.add("EyeLike", [wide.astype(np.int64)], k=1)
+        if self.opset >= 10:
+            lengths = i64(3, 1, 0, 2)
+            self.add("ReverseSequence", [quarters(266, 3, 4), lengths], time_axis=0, batch_axis=1)
+            self.add("ReverseSequence", [quarters(267, 4, 3, 2), lengths], time_axis=1, batch_axis=0)
+        if self.opset >= 14:
+            for k, upper in itertools.product((None, 0, 1, -2, 7, -7), (0, 1)):
+                for array in (wide, tall):
+                    self.add("Trilu", [array, None if k is None else np.array(k, np.int64)], upper=upper, label=f"k {k}")
+            self.add("Trilu", [tall.astype(np.int64)])
+            self.add("Trilu", [np.array([[True, True], [True, True]])])
+        for axis in (0, 1, -1):
+            if axis >= 0 or self.opset >= 11:
+                self.add("Hardmax", [x], axis=axis)
+        self.add("Hardmax", [np.round(wide / 4)])
+
+    def bits(self):
+        if self.opset >= 11:
+            for dtype in (np.uint8, np.uint16, np.uint32, np.uint64):
+                bits = np.iinfo(dtype).bits
+                if dtype == np.uint16:
+                    continue
+                for direction in ("LEFT", "RIGHT"):
+                    self.add("BitShift", [integers(270, dtype, 3, 4, high=min(np.iinfo(dtype).max, 2**62)), integers(271, dtype, 4, low=0, high=bits - 1)],
+                             direction=direction, label=dtype.__name__)
+        if self.opset >= 18:
+            for dtype in (np.uint8, np.int8, np.int16, np.uint32, np.int64, np.uint64):
+                high = min(np.iinfo(dtype).max, 2**62)
+                for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+                    self.add(op, [integers(272, dtype, 3, 4, high=high), integers(273, dtype, 3, 1, high=high)],
+                             label=dtype.__name__)
+                self.add("BitwiseNot", [integers(274, dtype, 3, 4, high=high)], label=dtype.__name__)
+        odd = f32(1, np.nan, np.inf, -np.inf, 0, -0.0)
+        if self.opset >= 9:
+            self.add("IsNaN", [odd])
+            self.add("Shrink", [quarters(275, 3, 7)])
+            self.add("Shrink", [quarters(275, 3, 7)], lambd=1.5, bias=0.75)
+        if self.opset >= 10:
+            for negative, positive in itertools.product((0, 1), (0, 1)):
+                self.add("IsInf", [odd], detect_negative=negative, detect_positive=positive)
+            self.add("IsInf", [odd.astype(np.float64)])
+        small = np.linspace(-0.9, 0.9, 19).astype(np.float32)
+        for op in ("Tan", "Asin", "Acos", "Atan") + ("Sinh", "Cosh", "Asinh", "Atanh") * (self.opset >= 9):
+            self.add(op, [small])
+        if self.opset >= 9:
+            self.add("Acosh", [1.5 - small])
+
+    def letters(self):
+        """Einsum, of opset 12 on."""
+        if self.opset < 12:
+            return
+        a, b, m = quarters(280, 2, 3, 4), quarters(281, 2, 4, 5), quarters(282, 3, 3)
+        for equation, arrays in [("bij,bjk->bik", [a, b]), ("bij,bjk", [a, b]), ("...ij,...jk->...ik", [a, b]), ("ii->i", [m]),
+                                 ("ii", [m]), ("ij->ji", [m]), ("ij->", [m]), ("i,j->ij", [m[0], m[1]]),
+                                 ("i,i->", [m[0], m[1]]), ("bij , bjk , kl -> bil", [a, b, quarters(283, 5, 2)]),
+                                 ("b...,b...->b", [a, a]), ("...->...", [a]), ("bij->jb", [a]),
+                                 ("bhqd,bhkd->bhqk", [quarters(284, 2, 2, 3, 4), quarters(285, 2, 2, 5, 4)]),
+                                 ("ab,cd->abcd", [m[:2], m[:, :2]]), ("bij,jk->bik", [a, quarters(286, 4, 2)]),
+                                 ("i...,i...->...", [a, a]), ("Aa,aB->AB", [m, m])]:
+            self.add("Einsum", arrays, equation=equation)
+        self.add("Einsum", [np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32)], equation="ij,jk->ik")
+        for dtype in (np.float64, np.int64, np.int32):
+            self.add("Einsum", [a.astype(dtype), b.astype(dtype)], equation="bij,bjk->bik", label=dtype.__name__)
+
+    def detecting(self):
+        if self.opset < 10:
+            return
+        corners = quarters(290, 2, 12, 4, low=0, high=24)
+        scores = quarters(291, 2, 3, 12, low=0, high=8)
+        scalars = lambda most, overlap, score: [np.array(most, np.int64), f32(overlap), None if score is None else f32(score)]
+        for most, overlap, score, center in itertools.product((0, 2, 100), (0.0, 0.3, 0.5), (None, 0.5), (0, 1)):
+            self.add("NonMaxSuppression", [corners, scores, *scalars(most, overlap, score)], center_point_box=center,
+                     label=f"{most} {overlap} {score}")
+        self.add("NonMaxSuppression", [corners, scores])
+        x = quarters(292, 2, 3, 7, 9, low=1)
+        regions = f32([0, 0, 6, 5], [1.5, 0.25, 3, 3.5], [-2, -1, 4, 9], [3, 3, 3, 3], [5, 4, 2, 1])
+        for mode, ratio, scale in itertools.product(("avg", "max"), (0, 2), (1.0, 0.5)):
+            for transformation in (None,) if self.opset < 16 else ("half_pixel", "output_half_pixel"):
+                kwargs = {} if transformation is None else {"coordinate_transformation_mode": transformation}
+                self.add("RoiAlign", [x, regions, i64(0, 1, 1, 0, 1)], mode=mode, sampling_ratio=ratio, spatial_scale=scale,
+                         output_height=3, output_width=2, **kwargs)
+
+    def attending(self):
+        """Attention, RotaryEmbedding and RMSNormalization, of opset 23 on."""
+        if self.opset < 23:
+            return
+        q, k, v = quarters(350, 2, 4, 5, 8) / 4, quarters(351, 2, 2, 6, 8) / 4, quarters(352, 2, 2, 6, 3) / 4
+        flat = lambda x: np.ascontiguousarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1))
+        heads = {"q_num_heads": 4, "kv_num_heads": 2}
+        past = [quarters(353, 2, 2, 3, 8) / 4, quarters(354, 2, 2, 3, 3) / 4]
+        for causal in (0, 1):
+            self.add("Attention", [q, k, v], is_causal=causal)
+            self.add("Attention", [flat(q), flat(k), flat(v)], is_causal=causal, scale=0.5, **heads)
+            for mask in (quarters(355, 5, 6), quarters(356, 2, 1, 5, 6), integers(357, np.uint8, 5, 6, low=0, high=1) == 1):
+                self.add("Attention", [q, k, v, mask], is_causal=causal, label=mask.dtype.name)
+        self.add("Attention", [q, k, v, None, *past], outputs=3)
+        self.add("Attention", [flat(q), flat(k), flat(v), quarters(358, 2, 4, 5, 9), *past], outputs=3, softcap=2.0, **heads)
+        x = quarters(359, 2, 3, 4, 8)
+        cosines, sines, places = quarters(360, 9, 4) / 4, quarters(361, 9, 4) / 4, integers(362, np.int64, 2, 4, low=0, high=8)
+        for interleaved in (0, 1):
+            self.add("RotaryEmbedding", [x, cosines, sines, places], interleaved=interleaved)
+            self.add("RotaryEmbedding", [flat(x), cosines[places], sines[places]], interleaved=interleaved, num_heads=3)
+            self.add("RotaryEmbedding", [x, cosines[:, :2], sines[:, :2], places], interleaved=interleaved, rotary_embedding_dim=4)
+        for axis in (-1, 1, 2):
+            self.add("RMSNormalization", [x, quarters(363, *x.shape[axis:])], axis=axis)
+
+    def sampling(self):
+        if self.opset >= 20:
+            for corners in (0, 1):
+                self.add("AffineGrid", [quarters(375, 2, 2, 3), i64(2, 1, 4, 5)], (1,), align_corners=corners)
+                self.add("AffineGrid", [quarters(376, 2, 3, 4), i64(2, 1, 3, 5, 9)], (1,), align_corners=corners)
+        if self.opset >= 9:
+            self.add("MeanVarianceNormalization", [quarters(377, 2, 3, 4, 5)])
+            for axes in ([1], [0, 2], [-1, 1]) if self.opset < 13 else ([1], [0, 2]):
+                self.add("MeanVarianceNormalization", [quarters(378, 2, 3, 4)], axes=axes)
+        if self.opset >= 17:
+            x, grid = quarters(370, 2, 3, 5, 6), quarters(371, 2, 4, 3, 2, low=-6, high=6) * np.float32(0.9)
+            names = ("linear", "nearest", "cubic") if self.opset >= 20 else ("bilinear", "nearest", "bicubic")
+            for mode, padding, corners in itertools.product(names, ("zeros", "border", "reflection"), (0, 1)):
+                self.add("GridSample", [x, grid], mode=mode, padding_mode=padding, align_corners=corners)
+        if self.opset >= 20:
+            x, grid = quarters(372, 1, 2, 3, 4, 5), quarters(373, 1, 2, 2, 2, 3, low=-6, high=6) * np.float32(0.9)
+            for mode, padding in itertools.product(("linear", "nearest"), ("zeros", "border", "reflection")):
+                self.add("GridSample", [x, grid], mode=mode, padding_mode=padding)
+        x2 = quarters(374, 2, 3, 9, 8)
+        for p in (1, 2, 3):
+            self.add("LpPool", [x2], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], p=p)
+            self.add("GlobalLpPool", [x2], p=p)
+
+    # --------------------------------------------------------------------------------- recurrent layers
+
+    def recurrent(self):
+        length, batch, width, hidden = 5, 3, 4, 6
+        x = quarters(300, length, batch, width)
+        for op, gates, functions in (("RNN", 1, ["Relu"]), ("GRU", 3, ["HardSigmoid", "ScaledTanh"]),
+                                     ("LSTM", 4, ["HardSigmoid", "Affine", "Softsign"])):
+            for direction in ("forward", "reverse", "bidirectional"):
+                d = 2 if direction == "bidirectional" else 1
+                w, r = quarters(301, d, gates * hidden, width) / 4, quarters(302, d, gates * hidden, hidden) / 4
+                b, states = quarters(303, d, 2 * gates * hidden) / 4, quarters(304, d, batch, hidden) / 4
+                lengths = np.array([4, 5, 2], np.int32)
+                more = [states / 2, quarters(305, d, 3 * hidden) / 4] if op == "LSTM" else []
+                outputs = 3 if op == "LSTM" else 2
+                common = {"hidden_size": hidden, "direction": direction, "outputs": outputs}
+                self.add(op, [x, w, r], (1, 2), **common)
+                self.add(op, [x, w, r, b, lengths, states, *more], (1, 2, 3), **common)
+                self.add(op, [x, w, r, b, None, None, *[None] * (len(more) > 0), *more[1:]], (1, 2, 3), clip=0.75,
+                         label="clip", **common)
+                self.add(op, [x[:, :1], w, r, b], (1, 2, 3), label="one sequence", **common)
+                self.add(op, [x[:1], w, r, b], (), label="one step, not constant", **common)
+                scaled = {} if op == "RNN" else {"activation_alpha": [0.3, 0.9] * d, "activation_beta": [0.4, 0.8] * d}
+                self.add(op, [x, w, r, b, lengths], (1, 2, 3), activations=functions * d, label="activations", **scaled,
+                         **common)
+                if op == "GRU":
+                    self.add(op, [x, w, r, b, lengths, states], (1, 2, 3), linear_before_reset=1, **common)
+                if op == "LSTM":
+                    self.add(op, [x, w, r, b, lengths, states, *more], (1, 2, 3), input_forget=1, **common)
+
+    def dynamic_recurrent(self):
+        """DynamicQuantizeLSTM, whose weights are transposed."""
+        length, batch, width, hidden = 5, 3, 4, 6
+        x = quarters(310, length, batch, width)
+        for direction, dtype in itertools.product(("forward", "reverse", "bidirectional"), (np.int8, np.uint8)):
+            d = 2 if direction == "bidirectional" else 1
+            w, r = integers(311, dtype, d, width, 4 * hidden), integers(312, dtype, d, hidden, 4 * hidden)
+            b, states = quarters(313, d, 8 * hidden) / 4, quarters(314, d, batch, hidden) / 4
+            peepholes, lengths = quarters(317, d, 3 * hidden) / 4, np.array([4, 5, 2], np.int32)
+            for columns in ((), (4 * hidden,)):
+                scales = np.abs(quarters(316, d, *columns, low=1)) / 512
+                zeros = (np.zeros if dtype == np.int8 else lambda s, t: np.full(s, 128, t))((d, *columns), dtype)
+                parameters = [scales, zeros, scales * np.float32(0.5), zeros]
+                common = {"hidden_size": hidden, "direction": direction, "outputs": 3, "domain": ML_DOMAIN,
+                          "label": f"{dtype.__name__} {'columns' if columns else ''}"}
+                self.add("DynamicQuantizeLSTM", [x, w, r, None, None, None, None, None, *parameters],
+                         (1, 2, 8, 9, 10, 11), **common)
+                self.add("DynamicQuantizeLSTM", [x, w, r, b, lengths, states, states / 2, peepholes, *parameters],
+                         (1, 2, 3, 8, 9, 10, 11), **common)
+                self.add("DynamicQuantizeLSTM", [x[:, :1], w, r, b, None, None, None, None, *parameters],
+                         (1, 2, 3, 8, 9, 10, 11), **common)
+
+    def quantized_volumes(self):
+        """ConvInteger and QLinearConv over three axes, and a quantized model that becomes QLinearConv."""
+        if self.opset < 13:
+            return
+        scalar = lambda value, dtype=np.float32: np.array(value, dtype)
+        x, scales = integers(330, np.uint8, 1, 4, 4, 5, 4), np.abs(quarters(331, 6, low=1)) / 64
+        for dtype, group in itertools.product((np.int8, np.uint8), (1, 2)):
+            w, zeros = integers(332, dtype, 6, 4 // group, 2, 3, 2), np.full(6, 128 if dtype == np.uint8 else 0, dtype)
+            label = dtype.__name__
+            self.add("ConvInteger", [x, w, scalar(7, np.uint8), zeros[0]], (1, 2, 3), group=group, pads=[1, 0, 1, 0, 1, 1], label=label)
+            self.add("QLinearConv", [x, scalar(0.25), scalar(7, np.uint8), w, scales, zeros, scalar(8.0), scalar(100, np.uint8),
+                                     integers(333, np.int32, 6, low=-500, high=500)], (1, 2, 3, 4, 5, 6, 7, 8), group=group,
+                     strides=[1, 2, 1], pads=[1, 0, 1, 0, 1, 1], label=label)
+        w = integers(334, np.int8, 6, 4, 2, 3, 2)
+        self.chain("DequantizeLinear, Conv over volumes, QuantizeLinear",
+                   [("DequantizeLinear", ["x", "s", "z"], ["a"], {}), ("DequantizeLinear", ["w", "ws", "wz"], ["b"], {"axis": 0}),
+                    ("Conv", ["a", "b"], ["c"], {}), ("QuantizeLinear", ["c", "t", "z"], ["y"], {})], {"x": x},
+                   {"s": scalar(0.25), "z": scalar(7, np.uint8), "w": w, "ws": scales, "wz": np.zeros(6, np.int8), "t": scalar(16.0)})
+
+    def quantized_by_microsoft(self):
+        x = quarters(320, 3, 4, 5, low=-64, high=64)
+        for dtype in (np.uint8, np.int8, np.uint16, np.int16):
+            zero = integers(321, dtype, 4, low=1, high=100)
+            scales = np.abs(quarters(322, 4, low=1))
+            q = integers(323, dtype, 3, 4, 5)
+            for op, array in (("QuantizeLinear", x), ("DequantizeLinear", q)):
+                scale, one = np.array(0.25, np.float32), zero[0]
+                self.add(op, [array, scale, np.array(one)], (1, 2), domain=ML_DOMAIN, label=dtype.__name__)
+                self.add(op, [array, scales, zero], (1, 2), domain=ML_DOMAIN, axis=1, label=dtype.__name__)
+                self.add(op, [array.reshape(3, 5, 4), scales, zero], (1, 2), domain=ML_DOMAIN, axis=-1, label=dtype.__name__)
+        self.add("DequantizeLinear", [integers(324, np.int32, 3, 4), np.array(0.5, np.float32)], (1,), domain=ML_DOMAIN)
+
     # ---------------------------------------------------------------------- a few operators together
 
     def chains(self):
@@ -775,6 +1087,8 @@ def all_cases():
         cases = Cases(opset)
         for family in (cases.convolution, cases.transposed_convolution, cases.pools, cases.products, cases.arithmetic,
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
-                       cases.resizing, cases.quantized, cases.contributed, cases.chains, cases.control_flow):
+                       cases.resizing, cases.resizing_more, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
+                       cases.bits, cases.letters, cases.detecting, cases.attending, cases.sampling, cases.recurrent, cases.dynamic_recurrent,
+                       cases.quantized_volumes, cases.quantized_by_microsoft, cases.chains, cases.control_flow):
             family()
         yield from cases.all

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,7 @@ namespace graph = detent::graph;
 using graph::element_type;
 using graph::shape;
 using graph::tensor;
+using test::attributes;
 using test::check_graph_error;
 using test::error_kind;
 using test::floats;
@@ -372,21 +375,14 @@ TEST_CASE("a run that failed in the middle leaves nothing behind") {
 }
 
 TEST_CASE("operators that infer from forms look at no elements") {
-  // Whether the operator accepts inputs that are all of this form, none of which has elements.
-  const auto accepts = [](const graph::operator_definition& definition, element_type type,
-                          const shape& dims, bool with_kernel) {
+  // Whether the operator accepts inputs of these forms, none of which has elements.
+  const auto accepts = [](const graph::operator_definition& definition,
+                          const std::vector<tensor>& inputs, attributes a) {
     graph::node n;
     n.op_type = definition.name;
     n.domain = definition.domain;
     n.outputs = {"y"};
-    n.attributes["axis"] = number(1);
-    n.attributes["function"] = test::text("Relu");
-    if (with_kernel) {
-      n.attributes["kernel_shape"] = list({2, 2});
-    }
-    const std::size_t count =
-        definition.max_inputs == graph::any_number ? definition.min_inputs : definition.max_inputs;
-    const std::vector<tensor> inputs(count, tensor(type, dims));
+    n.attributes = std::move(a);
     graph::operator_context c;
     c.current = &n;
     c.opset = 17;
@@ -402,18 +398,65 @@ TEST_CASE("operators that infer from forms look at no elements") {
     }
     return false;
   };
+  // Operators whose inputs have forms that differ, or that need other attributes.
+  struct example {
+    std::vector<tensor> inputs;
+    attributes a;
+  };
+  const auto real = [](shape dims) { return tensor(element_type::f32, std::move(dims)); };
+  const auto whole = [](shape dims) { return tensor(element_type::s64, std::move(dims)); };
+  const tensor heads = real({2, 4, 6, 8});
+  const tensor code = tensor(element_type::s8, {1, 3, 16});
+  const tensor scale = real({1});
+  const tensor zero = tensor(element_type::s8, {1});
+  const std::map<std::string_view, example> examples = {
+      {"Attention", {{heads, heads, heads, real({6, 6})}, {}}},
+      {"BitCast", {{real({4})}, {{"to", number(6)}}}},
+      {"BitShift", {{code, code}, {{"direction", test::text("LEFT")}}}},
+      {"DynamicQuantizeLSTM",
+       {{real({2, 1, 3}),
+         code,
+         tensor(element_type::s8, {1, 4, 16}),
+         {},
+         {},
+         {},
+         {},
+         {},
+         scale,
+         zero,
+         scale,
+         zero},
+        {}}},
+      {"Einsum", {{real({2, 3})}, {{"equation", test::text("ij->ji")}}}},
+      {"GridSample", {{real({1, 2, 5, 5}), real({1, 3, 3, 2})}, {}}},
+      {"GRU", {{real({2, 1, 3}), real({1, 12, 3}), real({1, 12, 4})}, {}}},
+      {"LSTM", {{real({2, 1, 3}), real({1, 16, 3}), real({1, 16, 4})}, {}}},
+      {"RNN", {{real({2, 1, 3}), real({1, 4, 3}), real({1, 4, 4})}, {}}},
+      {"ReverseSequence", {{real({4, 3}), whole({3})}, {}}},
+      {"RoiAlign", {{real({1, 2, 5, 5}), real({3, 4}), whole({3})}, {}}},
+      {"RotaryEmbedding", {{heads, real({9, 4}), real({9, 4}), whole({2, 6})}, {}}},
+  };
   std::size_t count = 0;
   for (const auto& entry : graph::default_operators().all()) {
     const auto& definition = entry.second;
     if (!definition.infers_from_forms) {
       continue;
     }
+    const std::size_t inputs =
+        definition.max_inputs == graph::any_number ? definition.min_inputs : definition.max_inputs;
     INFO(std::string(definition.domain), " ", std::string(definition.name));
-    bool accepted = false;
+    const auto own = examples.find(definition.name);
+    bool accepted = own != examples.end() && accepts(definition, own->second.inputs, own->second.a);
     for (const element_type type : {element_type::f32, element_type::u8, element_type::s8}) {
       for (const shape& dims : {shape{4, 4, 6, 6}, shape{4, 4}}) {
         for (const bool with_kernel : {false, true}) {
-          accepted = accepts(definition, type, dims, with_kernel) || accepted;
+          attributes a{{"axis", number(1)}, {"function", test::text("Relu")}};
+          if (with_kernel) {
+            a["kernel_shape"] = list({2, 2});
+          }
+          accepted =
+              accepts(definition, std::vector<tensor>(inputs, tensor(type, dims)), std::move(a)) ||
+              accepted;
         }
       }
     }

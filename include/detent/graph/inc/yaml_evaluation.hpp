@@ -52,9 +52,6 @@ class evaluation_reader : public yaml_values {
 
   [[nodiscard]] dataset read_dataset(const YAML::Node& map, const std::string& what) {
     dataset d;
-    const auto python = not_here(what +
-                                 ": this dataset is read by Python; write its samples to a "
-                                 ".npy file and name it: npy: {inputs: X.npy}");
     keys known = {
         {"npy",
          [&](const auto& v) {
@@ -71,7 +68,9 @@ class evaluation_reader : public yaml_values {
          {"CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder", "TFRecordDataset",
           "ImageRecord", "VOCRecord", "Imagenet", "ImagenetRaw", "COCORecord", "COCORaw", "COCONpy",
           "sparse_dummy_v2", "bert", "mzbert", "GLUE", "style_transfer"}) {
-      known.emplace_back(name, python);
+      known.emplace_back(name, not_here(what + ": " + name +
+                                        " is read by Python; write its samples to a .npy file and "
+                                        "name it: npy: {inputs: X.npy}"));
     }
     section(map, what, known);
     return d;
@@ -230,9 +229,6 @@ class evaluation_reader : public yaml_values {
         }
       };
     };
-    const auto python = not_here(
-        "this metric needs Python; there are topk, F1, mAP, ROC, MSE, RMSE, MAE and "
-        "Accuracy");
     keys known = {
         {"topk", [this, add](const auto& v) { add(metric_kind::top_k)->k = count(v, "topk", 1); }},
         {"Accuracy", [add](const auto&) { add(metric_kind::top_k); }},
@@ -257,7 +253,9 @@ class evaluation_reader : public yaml_values {
         {"MAE", compared(metric_kind::mae, "MAE")}};
     for (const char* name :
          {"COCOmAP", "COCOmAPv2", "VOCmAP", "SquadF1", "Loss", "BLEU", "mIOU", "GLUE"}) {
-      known.emplace_back(name, python);
+      known.emplace_back(name, not_here("metric " + std::string(name) +
+                                        " needs Python; there are topk, F1, mAP, ROC, MSE, RMSE, "
+                                        "MAE and Accuracy"));
     }
     return known;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators of the activation functions (unary_functions.hpp), and PRelu.
+// The operators of the activation functions (unary_functions.hpp), PRelu and SwiGLU.
 #ifndef DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 #define DETENT_GRAPH_OPS_ACTIVATIONS_HPP
 
@@ -43,6 +43,25 @@ inline void run_prelu(operator_context& c) {
   });
 }
 
+inline void infer_swiglu(operator_context& c) {
+  c.require(c.input(0).type() == c.input(1).type() && c.input(0).dims() == c.input(1).dims(),
+            "the gate is ", shown(c.input(0).type()), " ", shown(c.input(0).dims()),
+            ", the other input ", shown(c.input(1).type()), " ", shown(c.input(1).dims()));
+  infer_like_input(c);
+}
+
+/// Computes swish(gate) * x.
+inline void run_swiglu(operator_context& c) {
+  const unary::swish swish(c.n());
+  const auto f = [&swish](auto gate, auto x) {
+    return static_cast<decltype(x)>(swish(static_cast<double>(gate)) * static_cast<double>(x));
+  };
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    map_broadcast(c, f, operand_of<T>(c.input(0)), operand_of<T>(c.input(1)),
+                  c.make_output(0).mutable_data<T>(), c.outputs[0].dims(), costly_piece);
+  });
+}
+
 inline constexpr operator_definition activation_operators[] = {
     unary_operator<unary::relu>(),
     unary_operator<unary::leaky_relu>(),
@@ -60,6 +79,7 @@ inline constexpr operator_definition activation_operators[] = {
     unary_operator<unary::swish>(),
     unary_operator<unary::mish>(),
     {"", "PRelu", 2, 2, layout_support::plain, &infer_prelu, &run_prelu},
+    {"", "SwiGLU", 2, 2, layout_support::elementwise, &infer_swiglu, &run_swiglu, true},
 };
 
 }  // namespace ops

@@ -27,30 +27,31 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/volume_patches.hpp>
 #include <detent/graph/ops/window.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...] with one
-/// or two spatial axes, and returns their sizes.
+/// Checks weights [out, in / groups, kernel ...] against an input [batch, in, spatial ...], and
+/// returns their sizes. With more than two spatial axes, kernel_height stands for all but the last.
 inline filter_shape read_filters(const operator_context& c, const shape& input,
                                  const shape& weights) {
   c.require(weights.size() == input.size() && input.size() >= 3, "input ", shown(input),
             " and weights ", shown(weights), " do not fit together");
   const std::int64_t groups = c.n().get_int("group", 1);
-  c.require(groups >= 1 && weights[1] <= std::numeric_limits<std::int32_t>::max() &&
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  c.require(groups >= 1 && groups <= most && weights[1] <= most &&
                 weights[1] * groups == input[1] && weights[0] % groups == 0,
             input[1], " input channels, weights ", shown(weights), " and ", groups,
             " groups do not fit together");
-  c.require_supported(input.size() <= 4, "no code for ", input.size() - 2, " spatial axes");
   filter_shape f;
   f.out_channels = static_cast<std::size_t>(weights[0]);
   f.in_channels = static_cast<std::size_t>(input[1]);
   f.groups = static_cast<std::size_t>(groups);
   f.kernel_width = static_cast<std::size_t>(weights.back());
-  f.kernel_height = input.size() == 4 ? static_cast<std::size_t>(weights[2]) : 1;
+  f.kernel_height = product(weights, 2, weights.size() - 1);
   return f;
 }
 
@@ -132,10 +133,62 @@ inline void count_convolution(const operator_context& c, const shape& w) {
   c.count_multiply_adds({c.outputs[0].count(), product(w, 1, w.size())});
 }
 
+// ------------------------------------------------------------- convolutions over three or more
+// axes
+
+/// True if the input has more spatial axes than convolve() takes.
+[[nodiscard]] inline bool is_volume(const operator_context& c) { return c.inputs[0].rank() > 4; }
+
+/// Calls run(sizes, patches) with the geometry of a convolution over a volume. `weights`: which
+/// input holds the weights. Throws bad_file if there are no channels, for which nothing would bound
+/// the work.
+template <class Run>
+void with_volume(operator_context& c, std::size_t weights, const Run& run) {
+  const shape& in = c.inputs[0].dims();
+  const shape& w = c.inputs[weights].dims();
+  c.require(in[1] > 0 && w[0] > 0, "a convolution of ", in[1], " to ", w[0], " channels");
+  const volume_sizes sizes(in, w, c.outputs[0].dims(), c.n().get_int("group", 1));
+  const window_attributes a = read_window(c, in, shape(w.begin() + 2, w.end()));
+  run(sizes, volume_patches(in, c.outputs[0].dims(), a));
+}
+
+struct float_volume_state : operator_state {
+  std::vector<packed_floats> groups;
+};
+
+inline void run_volume_conv(operator_context& c) {
+  with_volume(c, 1, [&](const volume_sizes& s, const volume_patches& patches) {
+    const auto& state = cached_state<float_volume_state>(c, {1, 2}, [&](float_volume_state& fresh) {
+      const tensor weights = to_plain(c.inputs[1]);
+      const std::span<const float> bias = optional_floats(c, 2, s.out_channels);
+      std::pmr::vector<float> matrix(s.depth() * s.group_out(), c.memory);
+      for (std::size_t g = 0; g < s.groups; ++g) {
+        volume_matrix(s, weights.data<float>().data() + g * matrix.size(), matrix.data());
+        fresh.groups.emplace_back(
+            matrix_view<const float>(matrix.data(), s.depth(), s.group_out()),
+            bias.empty() ? bias : bias.subspan(g * s.group_out(), s.group_out()));
+      }
+    });
+    const tensor x = to_channels_last(c.inputs[0], c.allocate);
+    const fused_clamp clamp(c.n());
+    convolve_volume(c, s, patches, x.data<float>().data(), 0.0F,
+                    c.outputs[0].mutable_data<float>().data(),
+                    [&](std::size_t g, matrix_view<const float> rows, matrix_view<float> out) {
+                      gemm(rows, state.groups[g], out, clamp.lower, clamp.upper);
+                    });
+  });
+}
+
 inline void infer_conv(operator_context& c) { infer_convolution(c, 1, c.input(0).type()); }
 
 inline void run_conv(operator_context& c) {
   require_floats(c);
+  if (is_volume(c)) {
+    c.make_output(0);
+    count_convolution(c, c.inputs[1].dims());
+    run_volume_conv(c);
+    return;
+  }
   auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
     const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
     const tensor weights = to_plain(c.inputs[1]);
@@ -162,7 +215,6 @@ inline transposed_window read_transposed(const operator_context& c) {
   const shape& w = c.input(1).dims();
   c.require(in.size() == w.size() && in.size() >= 3, "input ", shown(in), " and weights ", shown(w),
             " do not fit together");
-  c.require_supported(in.size() <= 4, "no code for ", in.size() - 2, " spatial axes");
   const std::int64_t groups = c.n().get_int("group", 1);
   c.require(groups >= 1 && w[0] == in[1] && in[1] % groups == 0, in[1], " input channels, weights ",
             shown(w), " and ", groups, " groups do not fit together");
@@ -176,6 +228,7 @@ inline transposed_window read_transposed(const operator_context& c) {
   const shape output_shape = c.n().get_ints("output_shape");
   const std::string automatic = c.n().get_string("auto_pad", "NOTSET");
   for (std::size_t i = 0; i < rank; ++i) {
+    c.require(t.a.kernel[i] >= 1, "kernel ", shown(t.a.kernel));
     const std::int64_t full = t.a.strides[i] * (in[i + 2] - 1) + output_padding[i] + t.a.reach(i);
     std::int64_t begin = pads[i];
     std::int64_t end = pads[rank + i];
@@ -214,6 +267,31 @@ struct transposed_state : operator_state {
   std::vector<packed_floats> groups;
 };
 
+/// A line is all pixels that differ only along the last axis. For each tap of the window along the
+/// other axes, finds the line of the output that this tap adds an input line to; -1 if that is
+/// outside.
+inline void find_hit_lines(const transposed_window& t, const shape& in, std::size_t line,
+                           std::pmr::vector<std::int64_t>& hit) {
+  const std::size_t axes = t.a.rank() - 1;
+  for (std::size_t k = 0; k < hit.size(); ++k) {
+    std::size_t place = line;
+    std::size_t tap = k;
+    std::int64_t step = 1;
+    hit[k] = 0;
+    for (std::size_t d = axes; d-- > 0;) {
+      const auto extent = static_cast<std::size_t>(in[d + 2]);
+      const auto kernel = static_cast<std::size_t>(t.a.kernel[d]);
+      const std::int64_t at = static_cast<std::int64_t>(place % extent) * t.a.strides[d] -
+                              t.a.pads_begin[d] +
+                              static_cast<std::int64_t>(tap % kernel) * t.a.dilations[d];
+      place /= extent;
+      tap /= kernel;
+      hit[k] = hit[k] < 0 || at < 0 || at >= t.out[d] ? -1 : hit[k] + at * step;
+      step *= t.out[d];
+    }
+  }
+}
+
 /// Computes ConvTranspose: each input pixel times the weights gives a patch of output pixels, and
 /// patches are added where they overlap, in the order of the input pixels.
 inline void run_conv_transpose(operator_context& c) {
@@ -227,8 +305,7 @@ inline void run_conv_transpose(operator_context& c) {
   const std::size_t group_in = in_channels / groups;
   const std::size_t group_out = size(w[1]);
   const std::size_t out_channels = group_out * groups;
-  const bool flat = in.size() == 3;
-  const std::size_t taps = size(w.back()) * (flat ? 1 : size(w[2]));
+  const std::size_t taps = product(w, 2, w.size());
 
   const auto& state = cached_state<transposed_state>(c, {1}, [&](transposed_state& s) {
     const auto weights = c.inputs[1].data<float>();
@@ -257,35 +334,38 @@ inline void run_conv_transpose(operator_context& c) {
       out[i + o] = bias.empty() ? 0.0F : bias[o];
     }
   }
+  if (x.count() == 0 || out.empty()) {
+    return;
+  }
   const std::size_t last = t.a.rank() - 1;
-  const std::int64_t in_height = flat ? 1 : in[2];
   const std::int64_t in_width = in.back();
-  const std::int64_t out_height = flat ? 1 : t.out[0];
   const std::int64_t out_width = t.out[last];
-  const std::int64_t kernel_height = flat ? 1 : w[2];
-  const std::int64_t kernel_width = w.back();
+  const std::size_t kernel_width = size(w.back());
+  const std::size_t lines = product(in, 2, in.size() - 1);
+  const std::size_t out_lines = product(t.out, 0, last);
   std::pmr::vector<float> patches(size(in_width) * taps * group_out, c.memory);
-  for (std::int64_t n = 0; n < in[0]; ++n) {
-    for (std::int64_t row = 0; row < in_height; ++row) {
+  std::pmr::vector<std::int64_t> hit_lines(taps / kernel_width, c.memory);
+  for (std::size_t n = 0; n < size(in[0]); ++n) {
+    for (std::size_t line = 0; line < lines; ++line) {
+      find_hit_lines(t, in, line, hit_lines);
       for (std::size_t g = 0; g < groups; ++g) {
-        const float* line = x.data<float>().data() +
-                            size((n * in_height + row) * in_width) * in_channels + g * group_in;
-        gemm(matrix_view<const float>(line, size(in_width), group_in,
+        const float* from = x.data<float>().data() +
+                            (n * lines + line) * size(in_width) * in_channels + g * group_in;
+        gemm(matrix_view<const float>(from, size(in_width), group_in,
                                       static_cast<std::ptrdiff_t>(in_channels)),
              state.groups[g], matrix_view<float>(patches.data(), size(in_width), taps * group_out));
         for (std::int64_t column = 0; column < in_width; ++column) {
           const float* patch = patches.data() + size(column) * taps * group_out;
-          for (std::int64_t k = 0; k < kernel_height * kernel_width; ++k, patch += group_out) {
-            const std::int64_t ky = k / kernel_width;
-            const std::int64_t kx = k % kernel_width;
-            const std::int64_t oy =
-                flat ? 0 : row * t.a.strides[0] - t.a.pads_begin[0] + ky * t.a.dilations[0];
+          for (std::size_t k = 0; k < taps; ++k, patch += group_out) {
+            const std::int64_t hit = hit_lines[k / kernel_width];
             const std::int64_t ox =
-                column * t.a.strides[last] - t.a.pads_begin[last] + kx * t.a.dilations[last];
-            if (oy < 0 || oy >= out_height || ox < 0 || ox >= out_width) {
+                column * t.a.strides[last] - t.a.pads_begin[last] +
+                static_cast<std::int64_t>(k % kernel_width) * t.a.dilations[last];
+            if (hit < 0 || ox < 0 || ox >= out_width) {
               continue;
             }
-            float* to = out.data() + size((n * out_height + oy) * out_width + ox) * out_channels +
+            float* to = out.data() +
+                        ((n * out_lines + size(hit)) * size(out_width) + size(ox)) * out_channels +
                         g * group_out;
             for (std::size_t o = 0; o < group_out; ++o) {
               to[o] += patch[o];
@@ -305,7 +385,53 @@ struct integer_filters_state : operator_state {
   std::optional<epilogue_options> epilogue;
 };
 
+struct integer_volume_state : operator_state {
+  std::vector<packed_weights> groups;
+  std::optional<epilogue_options> epilogue;
+};
+
+inline void run_integer_volume(operator_context& c, const integer_product_inputs& at) {
+  with_volume(c, at.rhs, [&](const volume_sizes& s, const volume_patches& patches) {
+    auto& state = cached_state<integer_volume_state>(
+        c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_volume_state& fresh) {
+          const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
+          const rhs_terms terms(c, at, f.out_channels);
+          const std::size_t zero_points =
+              c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
+          const signed_operand w = as_signed(c, to_plain(c.input(at.rhs)),
+                                             read_zero_points(c, at.rhs_zero_point, zero_points));
+          std::pmr::vector<std::int8_t> matrix(s.depth() * s.group_out(), c.memory);
+          for (std::size_t g = 0; g < s.groups; ++g) {
+            volume_matrix(s, w.values.data<std::int8_t>().data() + g * matrix.size(),
+                          matrix.data());
+            using detent::detail::group_slice;
+            fresh.groups.push_back(pack_weights(
+                matrix_view<const std::int8_t>(matrix.data(), s.depth(), s.group_out()),
+                {group_slice(std::span<const float>(terms.scales), f, g),
+                 group_slice(std::span<const std::int32_t>(w.zero_points), f, g),
+                 group_slice(terms.bias, f, g)}));
+          }
+        });
+    const epilogue_options options = cached_epilogue(c, at, state.epilogue);
+    const tensor x = to_channels_last(c.inputs[at.lhs], c.allocate);
+    tensor& y = c.outputs[0];
+    for_integer_product(c, x, y.type(), [&]<class A, class T>() {
+      convolve_volume(c, s, patches, x.data<A>().data(), static_cast<A>(options.lhs_zero_point),
+                      y.mutable_data<T>().data(),
+                      [&](std::size_t g, matrix_view<const A> rows, matrix_view<T> out) {
+                        gemm(rows, state.groups[g], out, options);
+                      });
+    });
+  });
+}
+
 inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at) {
+  if (is_volume(c)) {
+    c.make_output(0);
+    count_convolution(c, c.inputs[at.rhs].dims());
+    run_integer_volume(c, at);
+    return;
+  }
   auto& state = cached_state<integer_filters_state>(
       c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_filters_state& s) {
         const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());

@@ -141,25 +141,17 @@ template <class Target, class Wide>
   }
 }
 
-/// A wide element as uint4: from double saturated to 0..15, from an integer its lowest four bits.
+/// A wide element as uint4: its lowest four bits; a double is rounded toward zero first.
 template <class Wide>
 [[nodiscard]] inline std::uint8_t narrow_to_u4(Wide x) noexcept {
-  if constexpr (std::is_same_v<Wide, double>) {
-    return (std::min)(saturate_to<std::uint8_t>(x), std::uint8_t{15});
-  } else {
-    return static_cast<std::uint8_t>(wide(x) & 15U);
-  }
+  return static_cast<std::uint8_t>(wide(narrow<std::int64_t>(x)) & 15U);
 }
 
-/// A wide element as int4: from double saturated to -8..7, from an integer its lowest four bits,
-/// sign-extended.
+/// A wide element as int4: its lowest four bits, sign-extended; a double is rounded toward zero
+/// first.
 template <class Wide>
 [[nodiscard]] inline std::int8_t narrow_to_s4(Wide x) noexcept {
-  if constexpr (std::is_same_v<Wide, double>) {
-    return std::clamp(saturate_to<std::int8_t>(x), std::int8_t{-8}, std::int8_t{7});
-  } else {
-    return static_cast<std::int8_t>(static_cast<int>((wide(x) & 15U) ^ 8U) - 8);
-  }
+  return static_cast<std::int8_t>(static_cast<int>(narrow_to_u4(x) ^ 8U) - 8);
 }
 
 template <class Target, class Wide, class Convert>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that compute each element of the output from one element of each input: arithmetic,
-// comparisons, logic, Where, Cast, Pow, Clip, Identity and Dropout.
+// functions, comparisons, logic, Where, Cast, Pow, Clip, Identity and Dropout.
 #ifndef DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 #define DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 
@@ -48,6 +48,33 @@ void run_unary(operator_context& c) {
 template <class F>
 [[nodiscard]] constexpr operator_definition unary_operator() {
   return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>, true};
+}
+
+/// Infers the output of IsNaN and IsInf.
+inline void infer_test(operator_context& c) {
+  c.set_output(0, element_type::boolean, c.input(0).dims());
+}
+
+/// Computes test(x) for each element as bool.
+template <class Test>
+void run_test(operator_context& c, const Test& test) {
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    map_elements(c, test, c.input(0).data<T>(), c.make_output(0).mutable_data<std::uint8_t>(),
+                 cheap_piece);
+  });
+}
+
+inline void run_is_nan(operator_context& c) {
+  run_test(c, [](auto x) { return x != x; });
+}
+
+inline void run_is_inf(operator_context& c) {
+  const bool negative = c.n().get_int("detect_negative", 1) != 0;
+  const bool positive = c.n().get_int("detect_positive", 1) != 0;
+  run_test(c, [negative, positive](auto x) {
+    constexpr auto infinity = std::numeric_limits<decltype(x)>::infinity();
+    return (positive && x == infinity) || (negative && x == -infinity);
+  });
 }
 
 // --- two inputs ----------------------------------------------------------------------------------
@@ -114,17 +141,25 @@ struct div {
   }
 };
 
-/// The remainder with the sign of the divisor.
+/// The remainder with the sign of the divisor. A floating-point remainder of 0 has that sign too.
 struct floor_mod {
-  using types = type_list<std::int64_t, std::uint64_t>;
+  using types = wide_types;
   static constexpr bool divides = true;
   template <class T>
   [[nodiscard]] T operator()(T a, T b) const {
-    if (is_minus_one(b)) {
-      return T{0};
+    if constexpr (std::is_integral_v<T>) {
+      if (is_minus_one(b)) {
+        return T{0};
+      }
+      const auto rest = static_cast<T>(a % b);
+      return rest != T{0} && (rest < T{0}) != (b < T{0}) ? static_cast<T>(rest + b) : rest;
+    } else {
+      const T rest = std::fmod(a, b);  // exact
+      if (rest == T{0}) {
+        return std::copysign(rest, b);
+      }
+      return (rest < T{0}) != (b < T{0}) ? rest + b : rest;
     }
-    const auto rest = static_cast<T>(a % b);
-    return rest != T{0} && (rest < T{0}) != (b < T{0}) ? static_cast<T>(rest + b) : rest;
   }
 };
 
@@ -293,8 +328,8 @@ inline void run_mod(operator_context& c) {
     return;
   }
   const element_type type = c.input(0).type();
-  c.require(type != element_type::f32 && type != element_type::f64, "elements of type ",
-            graph::name(type), " need the attribute fmod=1");
+  c.require(c.opset >= 28 || !is_floating(type), "elements of type ", graph::name(type),
+            " need the attribute fmod=1 before opset 28; this is opset ", c.opset);
   run_binary<binary::floor_mod>(c);
 }
 
@@ -572,6 +607,18 @@ inline constexpr operator_definition elementwise_operators[] = {
     unary_operator<unary::erf>(),
     unary_operator<unary::sin>(),
     unary_operator<unary::cos>(),
+    unary_operator<unary::tan>(),
+    unary_operator<unary::asin>(),
+    unary_operator<unary::acos>(),
+    unary_operator<unary::atan>(),
+    unary_operator<unary::sinh>(),
+    unary_operator<unary::cosh>(),
+    unary_operator<unary::asinh>(),
+    unary_operator<unary::acosh>(),
+    unary_operator<unary::atanh>(),
+    unary_operator<unary::shrink>(),
+    {"", "IsNaN", 1, 1, layout_support::elementwise, &infer_test, &run_is_nan, true},
+    {"", "IsInf", 1, 1, layout_support::elementwise, &infer_test, &run_is_inf, true},
     binary_operator<binary::add>(),
     binary_operator<binary::sub>(),
     binary_operator<binary::mul>(),

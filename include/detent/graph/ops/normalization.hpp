@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax and
-// LogSoftmax.
+// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax,
+// LogSoftmax and Hardmax.
 //
 // Sums are made in double. Factors of a product that is added to something are rounded to the type
 // of the elements first: the product of two floats is exact in double, so that results have the
@@ -305,6 +305,130 @@ inline void run_layer_normalization(operator_context& c) {
   });
 }
 
+// --- RMSNormalization ----------------------------------------------------------------------------
+
+inline void infer_rms_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  static_cast<void>(c.axis(c.n().get_int("axis", -1), dims.size()));
+  c.require(
+      c.input(1).type() == c.input(0).type() && broadcast_dims(c, dims, c.input(1).dims()) == dims,
+      "a scale of ", shown(c.input(1).type()), " ", shown(c.input(1).dims()), " for ",
+      shown(c.input(0).type()), " ", shown(dims));
+  infer_like_input(c);
+}
+
+/// y = x / sqrt(mean of x^2 + epsilon) * scale, where the mean is over the dimensions from the axis
+/// on.
+inline void run_rms_normalization(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const axis_view v = view_dims(dims, c.axis(c.n().get_int("axis", -1), dims.size()), dims.size());
+  const double epsilon = epsilon_of(c.n());
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> x = c.input(0).data<T>();
+    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    if (x.empty()) {
+      return;
+    }
+    for_pieces(c, v.outer, rows_of(cheap_piece, v.length), [&](std::size_t begin, std::size_t end) {
+      for (std::size_t row = begin; row < end; ++row) {
+        const auto from = x.subspan(row * v.length, v.length);
+        double sum = 0.0;
+        for (const T element : from) {
+          const auto value = static_cast<double>(element);
+          sum += value * value;
+        }
+        const double root = std::sqrt(sum / static_cast<double>(v.length) + epsilon);
+        std::transform(from.begin(), from.end(), y.data() + row * v.length,
+                       [&](T e) { return static_cast<T>(static_cast<double>(e) / root); });
+      }
+    });
+    map_broadcast(
+        c, [](T a, T s) { return a * s; }, operand<T>{y.data(), &dims}, operand_of<T>(c.input(1)),
+        y, dims);
+  });
+}
+
+// --- MeanVarianceNormalization -------------------------------------------------------------------
+
+/// The axes over which MeanVarianceNormalization takes mean and variance.
+[[nodiscard]] inline std::vector<bool> mean_axes(const operator_context& c) {
+  const std::size_t rank = c.input(0).rank();
+  std::vector<bool> reduced(rank, false);
+  for (const std::int64_t a : c.n().get_ints("axes", {0, 2, 3})) {
+    reduced[c.axis(a, rank)] = true;
+  }
+  return reduced;
+}
+
+inline void infer_mean_variance(operator_context& c) {
+  static_cast<void>(mean_axes(c));
+  infer_like_input(c);
+}
+
+/// Calls visit(i, group) for each element i and the number of the group that it belongs to:
+/// elements of one group differ only along the reduced axes. `dims` must not be empty of elements.
+template <class Visit>
+void for_each_in_groups(const shape& dims, const std::vector<bool>& reduced, std::size_t count,
+                        const Visit& visit) {
+  std::vector<std::size_t> steps(dims.size(), 0);
+  std::size_t groups = 1;
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    if (!reduced[d]) {
+      steps[d] = groups;
+      groups *= static_cast<std::size_t>(dims[d]);
+    }
+  }
+  std::vector<std::int64_t> at(dims.size(), 0);
+  std::size_t group = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    visit(i, group);
+    for (std::size_t d = dims.size(); d-- > 0;) {
+      group += steps[d];
+      if (++at[d] < dims[d]) {
+        break;
+      }
+      group -= steps[d] * static_cast<std::size_t>(dims[d]);
+      at[d] = 0;
+    }
+  }
+}
+
+/// y = (x - mean) / (sqrt(variance) + 1e-9), as the function of ONNX has it.
+inline void run_mean_variance(operator_context& c) {
+  const shape& dims = c.input(0).dims();
+  const std::vector<bool> reduced = mean_axes(c);
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> x = c.input(0).data<T>();
+    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    if (x.empty()) {
+      return;
+    }
+    std::size_t groups = 1;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      groups *= reduced[d] ? 1 : static_cast<std::size_t>(dims[d]);
+    }
+    const auto size = static_cast<double>(x.size() / groups);
+    std::pmr::vector<double> mean(groups, 0.0, c.memory);
+    std::pmr::vector<double> divisor(groups, 0.0, c.memory);
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      mean[group] += static_cast<double>(x[i]);
+    });
+    for (double& m : mean) {
+      m /= size;
+    }
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      const double difference = static_cast<double>(x[i]) - mean[group];
+      divisor[group] = std::fma(difference, difference, divisor[group]);
+    });
+    for (double& d : divisor) {
+      d = std::sqrt(d / size) + 1e-9;
+    }
+    for_each_in_groups(dims, reduced, x.size(), [&](std::size_t i, std::size_t group) {
+      y[i] = static_cast<T>((static_cast<double>(x[i]) - mean[group]) / divisor[group]);
+    });
+  });
+}
+
 // --- LRN -----------------------------------------------------------------------------------------
 
 /// Local response normalization, where the sum is over `size` neighbouring channels:
@@ -411,6 +535,14 @@ inline void log_softmax_row(std::span<double> row) {
   }
 }
 
+/// Sets the first of the largest elements of a row to 1 and all others to 0.
+inline void hardmax_row(std::span<double> row) {
+  const auto largest = std::max_element(row.begin(), row.end());
+  const auto at = static_cast<std::size_t>(largest - row.begin());
+  std::fill(row.begin(), row.end(), 0.0);
+  row[at] = 1.0;
+}
+
 /// Divides a row by its norm. A row of zeros stays as it is, as ONNX's text for version 22 says.
 inline void divide_row(std::span<double> row, double norm) {
   if (norm == 0.0) {
@@ -485,12 +617,17 @@ inline constexpr operator_definition normalization_operators[] = {
      &run_group_normalization},
     {"", "LayerNormalization", 2, 3, layout_support::plain, &infer_layer_normalization,
      &run_layer_normalization},
+    {"", "RMSNormalization", 2, 2, layout_support::plain, &infer_rms_normalization,
+     &run_rms_normalization, true},
+    {"", "MeanVarianceNormalization", 1, 1, layout_support::plain, &infer_mean_variance,
+     &run_mean_variance, true},
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},
     {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>, true},
     {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>,
      true},
+    {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<hardmax_row>, true},
 };
 
 }  // namespace ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MaxPool and GlobalMaxPool on floats and 8-bit integers, AveragePool and GlobalAveragePool on
-// floats, and the quantized averages of com.microsoft (also as domain "detent").
+// MaxPool and GlobalMaxPool on floats and 8-bit integers, AveragePool, GlobalAveragePool, LpPool
+// and GlobalLpPool on floats, and the quantized averages of com.microsoft (also as domain
+// "detent").
 //
 // A quantized average makes exact integer sums and then one multiplication: see
 // quantized_average().
@@ -8,6 +9,7 @@
 #define DETENT_GRAPH_OPS_POOLING_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -293,6 +295,32 @@ inline void run_average(operator_context& c, bool global) {
   });
 }
 
+/// Computes LpPool and GlobalLpPool: the p-th root of the sum of |x|^p over a window.
+inline void run_norm_pool(operator_context& c, bool global) {
+  const std::int64_t p = c.n().get_int("p", 2);
+  c.require(p >= 1, "p is ", p);
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
+  const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
+  const auto power = static_cast<double>(p);
+  tensor& y = c.make_output(0);
+  for_type(c, float_types{}, x.type(), [&]<class T>() {
+    for_each_average(c, x, windows, y.mutable_data<T>().data(),
+                     [&](std::span<const T* const> taps, std::size_t, std::span<T> out) {
+                       for (std::size_t i = 0; i < out.size(); ++i) {
+                         double sum = 0.0;
+                         for (const T* from : taps) {
+                           const double element = std::fabs(static_cast<double>(from[i]));
+                           sum += p == 1 ? element : std::pow(element, power);
+                         }
+                         out[i] = static_cast<T>(p == 1   ? sum
+                                                 : p == 2 ? std::sqrt(sum)
+                                                          : std::pow(sum, 1.0 / power));
+                       }
+                     });
+  });
+}
+
 inline void run_global_max(operator_context& c) {
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   const image_size size(x);
@@ -341,6 +369,10 @@ inline constexpr operator_definition pooling_operators[] = {
     {"", "GlobalAveragePool", 1, 1, layout_support::any, &infer_global_pool,
      [](operator_context& c) { run_average(c, true); }, true},
     {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_global_pool, &run_global_max, true},
+    {"", "LpPool", 1, 1, layout_support::any, &infer_pool,
+     [](operator_context& c) { run_norm_pool(c, false); }, true},
+    {"", "GlobalLpPool", 1, 1, layout_support::any, &infer_global_pool,
+     [](operator_context& c) { run_norm_pool(c, true); }, true},
     {"detent", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
      &run_quantized_average_pool, true},
     {"detent", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
+// The operators QuantizeLinear and DequantizeLinear, of ONNX and of com.microsoft, and
+// DynamicQuantizeLinear.
 #ifndef DETENT_GRAPH_OPS_QUANTIZATION_HPP
 #define DETENT_GRAPH_OPS_QUANTIZATION_HPP
 
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -217,12 +219,11 @@ inline void infer_dynamic_quantize(operator_context& c) {
   c.set_output(2, element_type::u8, {});
 }
 
-/// The parameters of DynamicQuantizeLinear for a tensor, computed in float as the ONNX function
+/// The parameters of DynamicQuantizeLinear for some values, computed in float as the ONNX function
 /// does it: scale = (max - min) / 255 over a range that includes 0, zero_point =
-/// clamp(round_half_even(-min / scale)). An all-zero tensor gets scale 1.
-inline quant_params dynamic_quantize_params(const operator_context& c, const tensor& x) {
-  c.require_supported(x.type() == element_type::f32, "elements of type ", shown(x.type()));
-  const auto values = x.data<float>();
+/// clamp(round_half_even(-min / scale)). If all values are 0, the scale is 1.
+inline quant_params dynamic_quantize_params(const operator_context& c,
+                                            std::span<const float> values) {
   const kernels::min_max_result r =
       detent::detail::active<kernels::statistics_kernels>().min_max(values.data(), values.size());
   const float lower = (std::min)(r.lower, 0.0F);
@@ -232,6 +233,12 @@ inline quant_params dynamic_quantize_params(const operator_context& c, const ten
   c.require(std::isfinite(p.scale), "the range ", lower, " .. ", upper, " is not finite");
   p.zero_point = reference::to_grid(-lower / p.scale, 0, {0, 255});
   return p;
+}
+
+/// The parameters of DynamicQuantizeLinear for a tensor.
+inline quant_params dynamic_quantize_params(const operator_context& c, const tensor& x) {
+  c.require_supported(x.type() == element_type::f32, "elements of type ", shown(x.type()));
+  return dynamic_quantize_params(c, x.data<float>());
 }
 
 inline void run_dynamic_quantize(operator_context& c) {
@@ -249,6 +256,10 @@ inline void run_dynamic_quantize(operator_context& c) {
 inline constexpr operator_definition quantization_operators[] = {
     {"", "QuantizeLinear", 2, 3, layout_support::any, &infer_quantize, &run_quantize, true},
     {"", "DequantizeLinear", 2, 3, layout_support::any, &infer_dequantize, &run_dequantize, true},
+    {"com.microsoft", "QuantizeLinear", 2, 3, layout_support::any, &infer_quantize, &run_quantize,
+     true},
+    {"com.microsoft", "DequantizeLinear", 2, 3, layout_support::any, &infer_dequantize,
+     &run_dequantize, true},
     {"", "DynamicQuantizeLinear", 1, 1, layout_support::any, &infer_dynamic_quantize,
      &run_dynamic_quantize, true},
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions over axes, ArgMax and ArgMin, and CumSum. Floats are summed in double, always in the
-// same order.
+// Reductions over axes, ArgMax and ArgMin, CumSum and CumProd. Floats are summed in double, always
+// in the same order.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
@@ -102,8 +102,10 @@ struct l2 {
 
 template <class T>
 struct log_sum : sum<T> {
-  [[nodiscard]] static T result(double t, std::size_t /*count*/) {
-    return static_cast<T>(std::log(t));
+  [[nodiscard]] static T result(total_of<T> t, std::size_t /*count*/) {
+    using signed_total =
+        std::conditional_t<std::is_signed_v<T> && std::is_integral_v<T>, std::int64_t, total_of<T>>;
+    return narrow<T>(std::log(static_cast<double>(static_cast<signed_total>(t))));
   }
 };
 
@@ -125,7 +127,7 @@ struct log_sum_exp {
     }
   }
   [[nodiscard]] static T result(const total& t, std::size_t /*count*/) {
-    return static_cast<T>(t.largest + std::log(t.sum));
+    return narrow<T>(t.largest + std::log(t.sum));
   }
 };
 
@@ -394,9 +396,12 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum --------------------------------------------------------------------------------------
+// --- CumSum and CumProd
+// --------------------------------------------------------------------------------------
 
-inline void run_cumsum(operator_context& c) {
+/// Replaces each element by the total, of class Reducer, of the elements up to it.
+template <template <class> class Reducer>
+void run_cumulative(operator_context& c) {
   const tensor& x = c.input(0);
   const std::vector<std::int64_t> axis = c.integers(1);
   c.require(axis.size() == 1, "the axis is not a single integer");
@@ -409,11 +414,11 @@ inline void run_cumsum(operator_context& c) {
     fill_output<T>(c, [&](std::span<T> to) {
       for (std::size_t row = 0; !from.empty() && row < v.outer * v.inner; ++row) {
         const std::size_t first = row / v.inner * v.length * v.inner + row % v.inner;
-        auto total = reducers::sum<T>::start();
+        auto total = Reducer<T>::start();
         for (std::size_t step = 0; step < v.length; ++step) {
           const std::size_t at = first + (reverse ? v.length - 1 - step : step) * v.inner;
           const T before = static_cast<T>(total);
-          reducers::sum<T>::add(total, from[at]);
+          Reducer<T>::add(total, from[at]);
           to[at] = exclusive ? before : static_cast<T>(total);
         }
       }
@@ -428,15 +433,17 @@ inline constexpr operator_definition reduction_operators[] = {
     reduction_operator<reducers::l1, wide_types>("ReduceL1"),
     reduction_operator<reducers::l2, wide_types>("ReduceL2"),
     reduction_operator<reducers::sum_square, wide_types>("ReduceSumSquare"),
-    reduction_operator<reducers::log_sum, float_types>("ReduceLogSum"),
-    reduction_operator<reducers::log_sum_exp, float_types>("ReduceLogSumExp"),
+    reduction_operator<reducers::log_sum, wide_types>("ReduceLogSum"),
+    reduction_operator<reducers::log_sum_exp, wide_types>("ReduceLogSumExp"),
     {"", "ReduceMax", 1, 2, layout_support::plain, &infer_reduction<18>,
      &run_extremum<reducers::max>},
     {"", "ReduceMin", 1, 2, layout_support::plain, &infer_reduction<18>,
      &run_extremum<reducers::min>},
     {"", "ArgMax", 1, 1, layout_support::plain, &infer_arg, &run_arg<true>},
     {"", "ArgMin", 1, 1, layout_support::plain, &infer_arg, &run_arg<false>},
-    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumsum},
+    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumulative<reducers::sum>},
+    {"", "CumProd", 2, 2, layout_support::plain, &infer_like_input,
+     &run_cumulative<reducers::product>},
 };
 
 }  // namespace ops

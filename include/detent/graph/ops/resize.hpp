@@ -12,6 +12,7 @@
 #include <memory>
 #include <memory_resource>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,8 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/copying.hpp>
+#include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/movement.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/parallel.hpp>
@@ -38,6 +41,7 @@ enum class coordinates : std::uint8_t {
   align_corners,
   asymmetric,
   tf_half_pixel_for_nn,
+  tf_crop_and_resize,
 };
 
 /// How a coordinate becomes the index of the nearest element (ONNX's nearest_mode).
@@ -55,6 +59,8 @@ struct method {
   rounding nearest = rounding::by_direction;
   float cubic_a = -0.75F;
   bool exclude_outside = false;
+  bool antialias = false;
+  float extrapolation = 0.0F;  // for coordinates outside of the input; only tf_crop_and_resize
 };
 
 template <class Enum>
@@ -93,7 +99,8 @@ template <class Enum, std::size_t Count>
       {"pytorch_half_pixel", coordinates::pytorch_half_pixel},
       {"align_corners", coordinates::align_corners},
       {"asymmetric", coordinates::asymmetric},
-      {"tf_half_pixel_for_nn", coordinates::tf_half_pixel_for_nn}};
+      {"tf_half_pixel_for_nn", coordinates::tf_half_pixel_for_nn},
+      {"tf_crop_and_resize", coordinates::tf_crop_and_resize}};
   static constexpr named_value<rounding> roundings[] = {
       {"round_prefer_floor", rounding::prefer_floor},
       {"round_prefer_ceil", rounding::prefer_ceil},
@@ -108,8 +115,8 @@ template <class Enum, std::size_t Count>
   m.nearest = choose(c, "nearest_mode", "round_prefer_floor", roundings);
   m.cubic_a = c.n().get_float("cubic_coeff_a", -0.75F);
   m.exclude_outside = c.n().get_int("exclude_outside", 0) != 0;
-  c.require_supported(m.how == mode::nearest || c.n().get_int("antialias", 0) == 0,
-                      "no code for antialias");
+  m.antialias = c.n().get_int("antialias", 0) != 0;
+  m.extrapolation = c.n().get_float("extrapolation_value", 0.0F);
   return m;
 }
 
@@ -119,7 +126,9 @@ struct axis_size {
   std::int64_t in = 0;
   std::int64_t out = 0;
   float scale = 1.0F;
-  bool sized = true;  // the model gives sizes; if false, it gives scales
+  bool sized = true;        // the model gives sizes; if false, it gives scales
+  float crop_begin = 0.0F;  // the part of the axis that tf_crop_and_resize takes, of a length of 1
+  float crop_end = 1.0F;
 };
 
 [[nodiscard]] inline axis_size by_scale(const operator_context& c, std::int64_t in, float scale) {
@@ -183,6 +192,29 @@ inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::
   return by_scales ? std::optional(floats(c, 2)) : std::nullopt;
 }
 
+/// Reads the part of each listed axis that tf_crop_and_resize takes: input 1 holds where the parts
+/// begin, then where they end.
+inline void read_crops(const operator_context& c, const std::vector<std::size_t>& axes,
+                       std::vector<axis_size>& sizes) {
+  const std::vector<float> roi = floats(c, 1);
+  c.require(roi.size() == 2 * axes.size(), "roi has ", roi.size(), " values for ", axes.size(),
+            " axes");
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    axis_size& s = sizes[axes[i]];
+    s.crop_begin = roi[i];
+    s.crop_end = roi[axes.size() + i];
+    c.require(std::fabs(s.crop_begin) <= 0x1p30F && std::fabs(s.crop_end) <= 0x1p30F,
+              "a part from ", s.crop_begin, " to ", s.crop_end, " of an axis");
+    if (!s.sized) {
+      const float out =
+          std::floor(static_cast<float>(s.in) * (s.crop_end - s.crop_begin) * s.scale);
+      c.require(out >= 0.0F && out < 0x1p40F, "a part from ", s.crop_begin, " to ", s.crop_end,
+                " of a dimension of ", s.in, ", scaled by ", s.scale);
+      s.out = static_cast<std::int64_t>(out);
+    }
+  }
+}
+
 [[nodiscard]] inline std::vector<axis_size> axis_sizes(const operator_context& c) {
   const shape& dims = c.input(0).dims();
   std::vector<axis_size> result;
@@ -200,6 +232,9 @@ inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::
     for (std::size_t i = 0; i < count; ++i) {
       result[axes[i]] = by_scale(c, dims[axes[i]], (*factors)[i]);
     }
+    if (method_of(c).where == coordinates::tf_crop_and_resize) {
+      read_crops(c, axes, result);
+    }
     return result;
   }
   const std::vector<std::int64_t> sizes = c.integers(3);
@@ -213,6 +248,9 @@ inline void keep_aspect_ratio(const operator_context& c, const std::vector<std::
             "keep_aspect_ratio_policy ", policy);
   if (policy != "stretch") {
     keep_aspect_ratio(c, axes, policy == "not_larger", result);
+  }
+  if (method_of(c).where == coordinates::tf_crop_and_resize) {
+    read_crops(c, axes, result);
   }
   return result;
 }
@@ -254,6 +292,14 @@ inline void infer(operator_context& c) {
       return x / s.scale;
     case coordinates::tf_half_pixel_for_nn:
       return (x + 0.5F) / s.scale;
+    case coordinates::tf_crop_and_resize: {
+      // In double, where the products of floats are exact; rounded where the input would be left.
+      const auto last = static_cast<double>(s.in - 1);
+      const auto begin = static_cast<double>(s.crop_begin);
+      const auto end = static_cast<double>(s.crop_end);
+      const double at = s.out > 1 ? static_cast<double>(i) / static_cast<double>(s.out - 1) : 0.5;
+      return static_cast<float>(std::fma(end - begin, at, begin) * last);
+    }
   }
   return x;
 }
@@ -288,7 +334,8 @@ inline void infer(operator_context& c) {
   map.reserve(static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
     // An axis that is not resized stays as it is, even where the transformation would shift it.
-    const bool resized = s.in != s.out || s.scale != 1.0F;
+    const bool resized =
+        s.in != s.out || s.scale != 1.0F || s.crop_begin != 0.0F || s.crop_end != 1.0F;
     const float x = coordinate(m.where, s, i);
     map.push_back(resized ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
                           : static_cast<std::size_t>(i));
@@ -343,16 +390,72 @@ inline void add_linear(const axis_size& s, float x, weighted_map& map) {
   map.weight.push_back(fraction);
 }
 
+/// The kernel of an interpolation at distance d from its centre.
+[[nodiscard]] inline double kernel_at(const method& m, double d) {
+  const double x = std::fabs(d);
+  if (m.how == mode::linear) {
+    return x < 1.0 ? 1.0 - x : 0.0;
+  }
+  double w[4];
+  if (x <= 1.0) {
+    cubic_weights(static_cast<double>(m.cubic_a), x, w);
+    return w[1];
+  }
+  if (x >= 2.0) {
+    return 0.0;
+  }
+  cubic_weights(static_cast<double>(m.cubic_a), 2.0 - x, w);
+  return w[3];
+}
+
+/// The factor by which antialias stretches the kernel of an axis that shrinks.
+[[nodiscard]] inline double stretch(const axis_size& s) {
+  return static_cast<double>((std::min)(s.scale, 1.0F));
+}
+
+/// The number of input elements on either side of a coordinate that the stretched kernel covers.
+[[nodiscard]] inline std::int64_t reach(const method& m, const axis_size& s) {
+  const double width = m.how == mode::cubic ? 2.0 : 1.0;
+  return -static_cast<std::int64_t>(std::floor(-width / stretch(s)));
+}
+
+/// Adds the weights of a kernel that is stretched over more input elements if the axis shrinks, so
+/// that each of these counts. Their sum is 1.
+inline void add_antialiased(const method& m, const axis_size& s, float x, weighted_map& map) {
+  const float below = std::ceil(x) - 1.0F;  // the elements lie at distances (0, 1], (1, 2], ...
+  const auto distance = static_cast<double>(x - below);
+  const std::int64_t far = reach(m, s);
+  std::pmr::vector<double> w(map.weight.get_allocator().resource());
+  double sum = 0.0;
+  for (std::int64_t k = 1 - far; k <= far; ++k) {
+    const float at = below + static_cast<float>(k);
+    const bool inside = at >= 0.0F && at < static_cast<float>(s.in);
+    const bool counts = inside || !m.exclude_outside;
+    w.push_back(counts ? kernel_at(m, (static_cast<double>(k) - distance) * stretch(s)) : 0.0);
+    sum += w.back();
+    map.index.push_back(clamped(at, s.in));
+  }
+  for (const double v : w) {
+    map.weight.push_back(static_cast<float>(sum != 0.0 ? v / sum : v));
+  }
+}
+
 [[nodiscard]] inline weighted_map weights(const operator_context& c, const method& m,
                                           const axis_size& s) {
-  const std::size_t taps = m.how == mode::cubic ? 4 : 2;
+  c.require(!m.antialias || s.scale > 0x1p-32F, "scale ", s.scale, " with antialias");
+  const std::size_t taps = m.antialias            ? static_cast<std::size_t>(2 * reach(m, s))
+                           : m.how == mode::cubic ? 4
+                                                  : 2;
+  c.count_multiply_adds({taps, static_cast<std::size_t>(s.out)});
   weighted_map map{taps, std::pmr::vector<std::size_t>(c.memory),
                    std::pmr::vector<float>(c.memory)};
   map.index.reserve(taps * static_cast<std::size_t>(s.out));
   map.weight.reserve(taps * static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
     const float x = coordinate(m.where, s, i);
-    if (m.how == mode::cubic) {
+    if (m.antialias) {
+      add_antialiased(m, s, x, map);
+    } else if (m.how == mode::cubic) {
       add_cubic(m, s, x, map);
     } else {
       add_linear(s, x, map);
@@ -383,15 +486,17 @@ struct axis_view {
   std::size_t inner;
 };
 
-/// Computes one row of `inner` output elements as a weighted sum of Taps input rows. Products of
-/// floats are exact in double, so that the result has the same bits whether or not the compiler
-/// contracts products and sums.
+/// Computes one row of `inner` output elements as a weighted sum of `taps` input rows; Taps is
+/// their number if it is known to the compiler, otherwise 0. Products of floats are exact in
+/// double, so that the result has the same bits whether or not the compiler contracts products and
+/// sums.
 template <std::size_t Taps, class T>
 void blend_row(const T* in, std::size_t inner, const std::size_t* index, const float* weight,
-               T* out) {
+               std::size_t taps, T* out) {
+  const std::size_t count = Taps == 0 ? taps : Taps;
   for (std::size_t i = 0; i < inner; ++i) {
     double sum = 0.0;
-    for (std::size_t k = 0; k < Taps; ++k) {
+    for (std::size_t k = 0; k < count; ++k) {
       sum += static_cast<double>(weight[k]) * static_cast<double>(in[index[k] * inner + i]);
     }
     out[i] = static_cast<T>(sum);
@@ -404,9 +509,9 @@ void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map
   const std::size_t rows = v.outer * v.out;
   const auto range = [&](std::size_t begin, std::size_t end) {
     for (std::size_t row = begin; row < end; ++row) {
-      const std::size_t at = row % v.out * Taps;
+      const std::size_t at = row % v.out * map.taps;
       blend_row<Taps>(in + row / v.out * v.in * v.inner, v.inner, &map.index[at], &map.weight[at],
-                      out + row * v.inner);
+                      map.taps, out + row * v.inner);
     }
   };
   if (parallel == nullptr || rows * v.inner * sizeof(T) < movement::parallel_bytes) {
@@ -428,14 +533,20 @@ template <class T>
   return by_axis;
 }
 
+/// Elements in memory that may be owned.
+template <class T>
+struct interpolated {
+  const T* data;
+  std::shared_ptr<std::byte> held;  // null if the elements are those of the input
+};
+
 /// Interpolates axis after axis, the last one first. The last axis is the slow one, because its
 /// rows are single elements; if the output is larger, it is then done while the tensor is still
 /// small.
 template <class T>
-void interpolate(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
-  const tensor& source = c.input(0);
-  std::shared_ptr<std::byte> held;  // keeps the memory that `in` points into
-  const T* in = source.data<T>().data();
+[[nodiscard]] interpolated<T> interpolate(const operator_context& c, const method& m,
+                                          const std::vector<axis_size>& sizes, const T* source) {
+  interpolated<T> in{source, nullptr};
   std::vector<std::size_t> dims;
   for (const axis_size& s : sizes) {
     dims.push_back(static_cast<std::size_t>(s.in));
@@ -454,18 +565,93 @@ void interpolate(operator_context& c, const method& m, const std::vector<axis_si
     std::shared_ptr<std::byte> made = c.allocate(v.outer * v.out * v.inner * sizeof(T));
     T* out = reinterpret_cast<T*>(made.get());
     if (map.taps == 2) {
-      blend_axis<2>(in, out, v, map, c.parallel);
+      blend_axis<2>(in.data, out, v, map, c.parallel);
+    } else if (map.taps == 4) {
+      blend_axis<4>(in.data, out, v, map, c.parallel);
     } else {
-      blend_axis<4>(in, out, v, map, c.parallel);
+      blend_axis<0>(in.data, out, v, map, c.parallel);
     }
-    held = std::move(made);
-    in = out;
+    in = {out, std::move(made)};
   }
-  if (held) {
-    c.outputs.at(0).set_storage(std::move(held));
+  return in;
+}
+
+/// Interpolates a tensor of floating-point elements.
+template <class T>
+void run_interpolation(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
+  const tensor& source = c.input(0);
+  interpolated<T> result = interpolate(c, m, sizes, source.data<T>().data());
+  if (result.held) {
+    c.outputs.at(0).set_storage(std::move(result.held));
   } else {
-    std::copy_n(in, source.count(), c.make_output(0).mutable_data<T>().data());
+    std::copy_n(result.data, source.count(), c.make_output(0).mutable_data<T>().data());
   }
+}
+
+/// Interpolates a tensor of integers in float. The results are rounded toward zero and saturated,
+/// as in ONNX Runtime.
+inline void run_integer_interpolation(operator_context& c, const method& m,
+                                      const std::vector<axis_size>& sizes) {
+  using small_integers =
+      type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+  for_type(c, small_integers{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> from = c.input(0).data<T>();
+    std::pmr::vector<float> source(from.size(), c.memory);
+    std::transform(from.begin(), from.end(), source.begin(),
+                   [](T x) { return static_cast<float>(x); });
+    const interpolated<float> result = interpolate(c, m, sizes, source.data());
+    const std::span<T> to = c.make_output(0).mutable_data<T>();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i] = saturate_to<T>(static_cast<double>(result.data[i]));
+    }
+  });
+}
+
+/// Writes the extrapolation value to the output elements whose coordinates lie outside of the
+/// input. `sizes` are in the order in which the tensor stores its axes.
+inline void extrapolate(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
+  std::vector<std::pmr::vector<bool>> outside;
+  bool any = false;
+  for (const axis_size& s : sizes) {
+    outside.emplace_back(static_cast<std::size_t>(s.out), false, c.memory);
+    for (std::int64_t i = 0; i < s.out; ++i) {
+      const float x = coordinate(m.where, s, i);
+      const bool is_outside = !(x >= 0.0F && x <= static_cast<float>(s.in - 1));
+      outside.back()[static_cast<std::size_t>(i)] = is_outside;
+      any = any || is_outside;
+    }
+  }
+  tensor& out = c.outputs.at(0);
+  const double value[] = {static_cast<double>(m.extrapolation)};
+  std::vector<std::size_t> at(sizes.size(), 0);
+  for (std::size_t i = 0; any && i < out.count(); ++i) {
+    bool is_outside = false;
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      is_outside = is_outside || outside[d][at[d]];
+    }
+    if (is_outside) {
+      store(std::span<const double>(value), out, i);
+    }
+    for (std::size_t d = at.size(); d-- > 0;) {
+      if (++at[d] < outside[d].size()) {
+        break;
+      }
+      at[d] = 0;
+    }
+  }
+}
+
+/// Copies the nearest elements.
+inline void run_nearest(operator_context& c, const method& m, const std::vector<axis_size>& sizes) {
+  const tensor& in = c.input(0);
+  shape in_dims;
+  std::vector<movement::index_map> maps;
+  for (const axis_size& s : sizes) {
+    in_dims.push_back(s.in);
+    maps.push_back(nearest_map(c, m, s));
+  }
+  movement::mapped_copy(element_size(in.type()), in_dims, std::move(maps))
+      .run(in.raw(), c.make_output(0).mutable_raw(), c.parallel);
 }
 
 inline void run(operator_context& c) {
@@ -477,17 +663,16 @@ inline void run(operator_context& c) {
   const method m = method_of(c);
   const std::vector<axis_size> sizes = in_storage_order(in, axis_sizes(c));
   if (m.how != mode::nearest) {
-    for_type(c, float_types{}, in.type(), [&]<class T>() { interpolate<T>(c, m, sizes); });
-    return;
+    if (!visit_type(float_types{}, in.type(),
+                    [&]<class T>() { run_interpolation<T>(c, m, sizes); })) {
+      run_integer_interpolation(c, m, sizes);
+    }
+  } else {
+    run_nearest(c, m, sizes);
   }
-  shape in_dims;
-  std::vector<movement::index_map> maps;
-  for (const axis_size& s : sizes) {
-    in_dims.push_back(s.in);
-    maps.push_back(nearest_map(c, m, s));
+  if (m.where == coordinates::tf_crop_and_resize) {
+    extrapolate(c, m, sizes);
   }
-  movement::mapped_copy(element_size(in.type()), in_dims, std::move(maps))
-      .run(in.raw(), c.make_output(0).mutable_raw(), c.parallel);
 }
 
 }  // namespace resizing

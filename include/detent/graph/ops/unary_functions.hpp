@@ -151,6 +151,60 @@ struct cos {
   [[nodiscard]] double operator()(double x) const { return std::cos(x); }
 };
 
+struct tan {
+  static constexpr std::string_view name = "Tan";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::tan(x); }
+};
+
+struct asin {
+  static constexpr std::string_view name = "Asin";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::asin(x); }
+};
+
+struct acos {
+  static constexpr std::string_view name = "Acos";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::acos(x); }
+};
+
+struct atan {
+  static constexpr std::string_view name = "Atan";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::atan(x); }
+};
+
+struct sinh {
+  static constexpr std::string_view name = "Sinh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::sinh(x); }
+};
+
+struct cosh {
+  static constexpr std::string_view name = "Cosh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::cosh(x); }
+};
+
+struct asinh {
+  static constexpr std::string_view name = "Asinh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::asinh(x); }
+};
+
+struct acosh {
+  static constexpr std::string_view name = "Acosh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::acosh(x); }
+};
+
+struct atanh {
+  static constexpr std::string_view name = "Atanh";
+  using types = float_types;
+  [[nodiscard]] double operator()(double x) const { return std::atanh(x); }
+};
+
 /// x < 0 ? x * factor : x. The factor is selected by its bits, because GCC compiles every other
 /// form that treats infinities, NaN and -0 correctly to a jump and does not vectorize it.
 template <class T>
@@ -164,6 +218,26 @@ template <class T>
                                 (std::bit_cast<bits>(T{1}) & ~negative));
   }
 }
+
+/// x + bias below -lambd, x - bias above lambd, 0 between.
+struct shrink {
+  static constexpr std::string_view name = "Shrink";
+  using types = float_types;
+  float bias;
+  float lambd;
+  explicit shrink(const node& n)
+      : bias(n.get_float("bias", 0.0F)), lambd(n.get_float("lambd", 0.5F)) {}
+  template <class T>
+  [[nodiscard]] T operator()(T x) const {
+    if (x < -static_cast<T>(lambd)) {
+      return x + static_cast<T>(bias);
+    }
+    if (x > static_cast<T>(lambd)) {
+      return x - static_cast<T>(bias);
+    }
+    return x == x ? T{0} : x;
+  }
+};
 
 /// 1 / (1 + e^-x).
 [[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -323,9 +397,11 @@ struct mish {
 
 }  // namespace unary
 
-using unary_functions = type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor,
-                                  unary::round, unary::reciprocal, unary::sqrt, unary::exp,
-                                  unary::log, unary::erf, unary::sin, unary::cos>;
+using unary_functions =
+    type_list<unary::neg, unary::abs, unary::sign, unary::ceil, unary::floor, unary::round,
+              unary::reciprocal, unary::sqrt, unary::exp, unary::log, unary::erf, unary::sin,
+              unary::cos, unary::tan, unary::asin, unary::acos, unary::atan, unary::sinh,
+              unary::cosh, unary::asinh, unary::acosh, unary::atanh, unary::shrink>;
 
 using activation_functions =
     type_list<unary::relu, unary::leaky_relu, unary::elu, unary::selu, unary::celu,

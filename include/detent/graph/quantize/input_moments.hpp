@@ -267,7 +267,8 @@ class row_moments {
 ///
 /// For each layer (and group of a convolution) it accumulates G = sum x x^T over rows x of K
 /// features. For Gemm and MatMul, a row is a row of the input. For Conv it is the patch under the
-/// kernel at any of the output positions, in the order of the weights, with zeros for padding.
+/// kernel at any of the output positions, in the order of the weights, with zeros for padding; a
+/// Conv with more than two spatial axes gets no moments.
 ///
 /// The rows hold codes minus their zero point, so G is in units of the squared input scale: each
 /// layer's input is quantized as the parameters say. This is what the quantized network computes
@@ -302,6 +303,10 @@ class input_moments {
       if (g.features > options.max_features) {
         l.left_out =
             detent::detail::message(g.features, " features, the limit is ", options.max_features);
+        continue;
+      }
+      if (g.kernel.size() > 2) {
+        l.left_out = detent::detail::message(g.kernel.size(), " spatial axes, the limit is 2");
         continue;
       }
       if (const auto known = index_.find(g); known != index_.end()) {

@@ -495,6 +495,17 @@ class lowering {
   unused_names names_;
 };
 
+/// Turns QuantizeLinear and DequantizeLinear of com.microsoft, which compute the same, into those
+/// of ONNX.
+inline void use_onnx_quantizers(model& m) {
+  for (node& n : m.nodes) {
+    if (n.domain == "com.microsoft" &&
+        (n.op_type == "QuantizeLinear" || n.op_type == "DequantizeLinear")) {
+      n.domain.clear();
+    }
+  }
+}
+
 }  // namespace detail
 
 /// Replaces the quantized regions of a model by integer operators, in place. A region is an
@@ -509,6 +520,7 @@ class lowering {
 /// All other operators stay in float, between their QuantizeLinear and DequantizeLinear nodes. The
 /// result is for execution, not for files; to_qoperator() makes a form for files.
 inline void lower_quantized(model& m) {
+  detail::use_onnx_quantizers(m);
   if (detail::has_any(m, {"QuantizeLinear", "DequantizeLinear"})) {
     detail::lowering(m).run();
   }
@@ -518,6 +530,7 @@ inline void lower_quantized(model& m) {
 /// regions to integer operators if `integer` is true. Returns the rewritten model, which is for
 /// execution, not for files: it contains operators of the domain "detent".
 [[nodiscard]] inline model for_execution(model m, bool integer = true) {
+  detail::use_onnx_quantizers(m);  // simplify() keeps these apart from what it folds
   simplify(m);
   if (integer) {
     lower_quantized(m);

@@ -36,11 +36,20 @@ namespace detail {
 /// float, and each float result is rounded back. The operators listed here deal with the types
 /// themselves; so do nodes with sub-graphs, whose inner nodes are converted one by one.
 [[nodiscard]] inline bool takes_half(const node& n) {
-  static constexpr std::string_view types_themselves[] = {
-      "Cast",         "CastLike",     "Identity",       "Reshape",         "Flatten",   "Transpose",
-      "Concat",       "Split",        "Slice",          "Squeeze",         "Unsqueeze", "Gather",
-      "Expand",       "Shape",        "Size",           "ConstantOfShape", "Constant",  "Tile",
-      "SpaceToDepth", "DepthToSpace", "QuantizeLinear", "DequantizeLinear"};
+  static constexpr std::string_view types_themselves[] = {"Cast",           "CastLike",
+                                                          "Identity",       "Reshape",
+                                                          "Flatten",        "Transpose",
+                                                          "Concat",         "Split",
+                                                          "Slice",          "Squeeze",
+                                                          "Unsqueeze",      "Gather",
+                                                          "Expand",         "Shape",
+                                                          "Size",           "ConstantOfShape",
+                                                          "Constant",       "Tile",
+                                                          "SpaceToDepth",   "DepthToSpace",
+                                                          "QuantizeLinear", "DequantizeLinear",
+                                                          "EyeLike",        "BitCast",
+                                                          "Trilu",          "CenterCropPad",
+                                                          "ReverseSequence"};
   return has_bodies(n) || std::find(std::begin(types_themselves), std::end(types_themselves),
                                     n.op_type) != std::end(types_themselves);
 }

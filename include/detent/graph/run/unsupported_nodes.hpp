@@ -19,7 +19,7 @@ namespace graph {
 
 /// The newest version of ONNX's operators that the library supports. Models with a newer opset are
 /// rejected, because operators might mean something else there.
-inline constexpr std::int64_t newest_opset = 27;
+inline constexpr std::int64_t newest_opset = 28;
 
 namespace detail {
 
