@@ -30,8 +30,8 @@ bool compares_values(const metric& m) {
 }  // namespace
 
 evaluator::evaluator(const model& float_model, const sample_set& samples, const std::string& labels,
-                     std::vector<metric> metrics, const graph::accuracy_goal& goal,
-                     graph::executor_options options)
+                     std::size_t labelled, std::vector<metric> metrics,
+                     const graph::accuracy_goal& goal, graph::executor_options options)
     : samples_(samples),
       metrics_(std::move(metrics)),
       options_(std::move(options)),
@@ -46,6 +46,8 @@ evaluator::evaluator(const model& float_model, const sample_set& samples, const 
   }
   const outputs reference = run(float_model);
   float_outputs_ = reference.values;
+  const std::size_t columns = reference.values.size() / reference.rows;
+  const auto used = static_cast<std::ptrdiff_t>(reference.values.size());
   for (const metric& m : metrics_) {
     if (compares_values(m) && !m.compare_label) {
       continue;
@@ -54,24 +56,23 @@ evaluator::evaluator(const model& float_model, const sample_set& samples, const 
             " needs labels; write labels: Y.npy beside the inputs of the dataset");
     if (compares_values(m)) {
       const tensor t = read_npy(labels);
-      require(t.type() == graph::element_type::f32 && t.count() == reference.values.size(),
+      require(t.type() == graph::element_type::f32 && t.count() == labelled * columns,
               error_kind::shape_mismatch, labels, " holds ", graph::name(t.type()), " ",
-              to_string(t.dims()), ", metric ", name(m), " needs float32 for ",
-              reference.values.size(), " outputs");
-      expected_.assign(t.data<float>().begin(), t.data<float>().end());
+              to_string(t.dims()), ", metric ", name(m), " needs float32 for ", labelled, " x ",
+              columns, " outputs");
+      expected_.assign(t.data<float>().begin(), t.data<float>().begin() + used);
     } else if (m.kind == metric_kind::mean_average_precision && read_npy(labels).rank() == 2) {
       const tensor t = read_npy(labels);
-      require(graph::element_size(t.type()) == 1 && t.count() == reference.values.size(),
+      require(graph::element_size(t.type()) == 1 && t.count() == labelled * columns,
               error_kind::shape_mismatch, labels, " holds ", graph::name(t.type()), " ",
-              to_string(t.dims()), ", metric ", name(m), " needs bool or uint8 for ",
-              reference.rows, " x ", reference.values.size() / reference.rows, " scores");
-      relevant_.resize(t.count());
-      std::transform(t.raw(), t.raw() + t.count(), relevant_.begin(),
+              to_string(t.dims()), ", metric ", name(m), " needs bool or uint8 for ", labelled,
+              " x ", columns, " scores");
+      relevant_.resize(reference.values.size());
+      std::transform(t.raw(), t.raw() + used, relevant_.begin(),
                      [](std::byte b) { return static_cast<std::uint8_t>(b); });
     } else {
-      classes_ = read_labels(labels, samples_.first() + reference.rows);
-      classes_.erase(classes_.begin(),
-                     classes_.begin() + static_cast<std::ptrdiff_t>(samples_.first()));
+      classes_ = read_labels(labels, labelled);
+      classes_.resize(reference.rows);  // of the samples that are evaluated
     }
   }
   for (const metric& m : metrics_) {

@@ -19,11 +19,12 @@ namespace detent_cli {
 /// Runs models on the samples of an evaluation. Metrics are computed from the first output.
 class evaluator {
  public:
-  /// Runs the float model. `labels` is a .npy file, or empty if no metric needs labels; `goal` is
-  /// for each of the metrics, of which there is at least one. Throws detent::error, naming the file
-  /// and the metric, if they do not fit together.
+  /// Runs the float model. `labels` is a .npy file with labels for the first `labelled` samples of
+  /// the files, or empty if no metric needs labels; `samples` may hold only the first ones of
+  /// these. `goal` is for each of the metrics, of which there is at least one. Throws
+  /// detent::error, naming the file and the metric, if they do not fit together.
   evaluator(const model& float_model, const sample_set& samples, const std::string& labels,
-            std::vector<detent::graph::inc::metric> metrics,
+            std::size_t labelled, std::vector<detent::graph::inc::metric> metrics,
             const detent::graph::accuracy_goal& goal, detent::graph::executor_options options);
 
   /// One number for all metrics, to be compared with goal(): the metric itself if there is one; the

@@ -168,10 +168,11 @@ class tuning_run {
       c_.tuning.performance_only = true;
     } else {
       evaluated_.emplace(open(texts, "--validation "));
+      const std::size_t labelled = evaluated_->size();
       if (c_.evaluation_samples != 0) {
         evaluated_->limit(c_.evaluation_samples);
       }
-      evaluator_.emplace(model_, *evaluated_, labels, c_.metrics, c_.tuning.goal,
+      evaluator_.emplace(model_, *evaluated_, labels, labelled, c_.metrics, c_.tuning.goal,
                          c_.tuning.quantizer.executor);
       c_.tuning.goal = evaluator_->goal();
     }

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -694,6 +695,156 @@ class CommandLine(unittest.TestCase):
         path = self.folder / "config.yaml"
         path.write_text(text)
         return path
+
+    # ------------------------------------------------- configuration files of Neural Compressor
+
+    def tuned(self, *more, out=None, **sections):
+        """The arguments for a file with these sections; a static QDQ one unless they say otherwise."""
+        sections = {"model": {"name": "digits", "framework": "onnxrt_qdqops"}, **sections}
+        path = self.folder / "nc.yaml"
+        path.write_text(json.dumps(sections))  # JSON is YAML
+        return ["quantize", MODEL, "-o", out or self.folder / "out.onnx", "--config", path, *more]
+
+    def dataset(self, inputs=IMAGES, labels=LABELS):
+        return {"dataset": {"npy": {"inputs": str(inputs), "labels": str(labels)} if labels else {"inputs": str(inputs)}}}
+
+    def accuracy(self, metric=None, **more):
+        return {"accuracy": {"metric": metric or {"topk": 1}, "dataloader": self.dataset(), **more}}
+
+    def test_neural_compressor_file_as_it_stands(self):
+        path = self.folder / "conf.yaml"
+        path.write_text("""model:                                # comments stay
+  name: bert
+  framework: onnxrt_integerops
+quantization:
+  approach: post_training_dynamic_quant
+  calibration:
+    sampling_size: 8, 16, 32
+tuning:
+  accuracy_criterion:
+    relative:  0.01
+  exit_policy:
+    timeout: 0
+  random_seed: 9527
+""")
+        out = self.folder / "out.onnx"
+        self.assertIn("nothing was tuned", self.works("quantize", MODEL, "-o", out, "--config", path))
+        operators = {o["operator"] for o in json.loads(self.works("inspect", out, "--json"))["operators"]}
+        self.assertLessEqual({"ConvInteger", "MatMulInteger"} - {"MatMulInteger"}, operators)
+        self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 98.0)
+        self.assertEqual([p.name for p in self.folder.iterdir() if "history" in p.name], [])
+
+    def test_neural_compressor_tunes(self):
+        out = self.folder / "out.onnx"
+        calibration = {"calibration": {"sampling_size": [20, 50], "dataloader": self.dataset(CALIBRATION, None)}}
+        for framework, operator in (("onnxrt_qdqops", "QuantizeLinear"), ("onnxrt_qlinearops", "QLinearConv"),
+                                    ("onnxrt_integerops", "ConvInteger")):
+            with self.subTest(framework=framework):
+                sections = {"model": {"name": "m", "framework": framework}, "evaluation": self.accuracy(),
+                            "quantization": calibration if operator != "ConvInteger" else {}}
+                facts = json.loads(self.works(*self.tuned("--json", **sections)))
+                self.assertTrue(facts["goal_met"])
+                self.assertEqual((facts["end"], len(facts["trials"])), ("goal", 1))
+                operators = [o["operator"] for o in json.loads(self.works("inspect", out, "--json"))["operators"]]
+                self.assertIn(operator, operators)
+                exact = float(self.works(*self.evaluate()).splitlines()[-1].split()[1])
+                ours = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+                self.assertAlmostEqual(facts["float_metric"] * 100, exact, 2)
+                self.assertAlmostEqual(facts["best"]["metric"] * 100, ours, 2)
+        for strategy in ("basic", "conservative", "mse", "mse_v2", "hawq_v2", "bayesian", "random", "exhaustive"):
+            with self.subTest(strategy=strategy):
+                tuning = {"strategy": {"name": strategy}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 4}}
+                facts = json.loads(self.warns(["missed"], *self.tuned("--json", "--calib", CALIBRATION, evaluation=self.accuracy(),
+                                                                      tuning=tuning)))
+                self.assertEqual((facts["goal_met"], facts["strategy"]), (False, strategy))
+                self.assertLessEqual(len(facts["trials"]), 4)
+                self.assertEqual(max(t["metric"] for t in facts["trials"]), facts["best"]["metric"])
+                self.assertAlmostEqual(facts["missed_by"], facts["target"] - facts["best"]["metric"])
+
+    def test_neural_compressor_metrics(self):
+        data = {"quantization": {"calibration": {"dataloader": self.dataset(CALIBRATION, None)}}}
+        for metric in ({"topk": 5}, {"F1": {}}, {"mAP": {"map_points": 11}}, {"Accuracy": {}}):
+            with self.subTest(metric=metric):
+                facts = json.loads(self.works(*self.tuned("--json", evaluation=self.accuracy(metric), **data)))
+                self.assertTrue(facts["goal_met"])
+                self.assertGreater(facts["best"]["metric"], 0.95)
+        error = {"accuracy": {"metric": {"MSE": {"compare_label": False}}, "dataloader": self.dataset(labels=None)}}
+        goal = {"accuracy_criterion": {"absolute": 1.0}}
+        facts = json.loads(self.works(*self.tuned("--json", evaluation=error, tuning=goal, **data)))
+        self.assertEqual(facts["float_metric"], 0)
+        self.assertTrue(0 < facts["best"]["metric"] < 1)
+        several = {"accuracy": {"multi_metrics": {"topk": 1, "F1": {}}, "dataloader": self.dataset()}}
+        facts = json.loads(self.works(*self.tuned("--json", evaluation=several, **data)))
+        self.assertEqual(facts["float_metric"], 0)  # drops are compared
+        self.assertGreaterEqual(facts["best"]["metric"], -0.01)
+        several["accuracy"]["multi_metrics"]["weight"] = [0.75, 0.25]
+        facts = json.loads(self.works(*self.tuned("--json", evaluation=several, **data)))
+        self.assertGreater(facts["best"]["metric"], 0.95)
+
+    def test_neural_compressor_history(self):
+        work, again = self.folder / "work", self.folder / "again"
+        tuning = {"strategy": {"name": "random"}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 3},
+                  "workspace": {"path": str(work)}}
+        sections = {"evaluation": self.accuracy(), "tuning": tuning}
+        self.warns(["missed"], *self.tuned("--calib", CALIBRATION, **sections))
+        first = json.loads((work / "history.json").read_text())
+        self.assertEqual(len(first["trials"]), 3)
+        tuning["exit_policy"]["max_trials"] = 5
+        tuning["workspace"] = {"path": str(again), "resume": str(work / "history.json")}
+        self.warns(["missed"], *self.tuned("--calib", CALIBRATION, **sections))
+        second = json.loads((again / "history.json").read_text())
+        self.assertEqual(len(second["trials"]), 5)
+        self.assertEqual([t["metric"] for t in second["trials"][:3]], [t["metric"] for t in first["trials"]])
+        resumed = (self.folder / "out.onnx").read_bytes()
+        tuning["workspace"] = {"path": str(self.folder / "third")}
+        self.warns(["missed"], *self.tuned("--calib", CALIBRATION, **sections))
+        self.assertEqual(resumed, (self.folder / "out.onnx").read_bytes())
+        # A history of something else, and a file that is none.
+        tuning["workspace"] = {"resume": str(work)}
+        self.fails([work, "another"], *self.tuned("--calib", IMAGES, **sections, out=self.folder / "no.onnx"))
+        tuning["workspace"] = {"resume": str(MODEL)}
+        self.fails([MODEL, "history"], *self.tuned("--calib", CALIBRATION, **sections, out=self.folder / "no.onnx"))
+        self.assertFalse((self.folder / "no.onnx").exists())
+
+    def test_neural_compressor_interrupted(self):
+        tuning = {"strategy": {"name": "random"}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 100000}}
+        out = self.folder / "out.onnx"
+        command = [options.detent, *map(str, self.tuned("--calib", CALIBRATION, evaluation=self.accuracy(), tuning=tuning))]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lines = [process.stdout.readline() for _ in range(2)]  # two trials
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate()
+        self.assertEqual(process.returncode, 130, said)
+        self.assertIn("cancelled", rest)
+        history = json.loads((self.folder / "out.onnx.history.json").read_text())
+        self.assertGreaterEqual(len(history["trials"]), len(lines))
+        self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 90.0)
+
+    def test_neural_compressor_errors(self):
+        out = self.folder / "no.onnx"
+        good = {"evaluation": self.accuracy(), "out": out}
+        self.wrong_usage(["nc.yaml:1", "'aproach'", "'approach'"], *self.tuned(quantization={"aproach": "static"}, out=out))
+        self.wrong_usage(["--method"], *self.tuned("--method", "kl", **good))
+        self.fails(["calibration samples", "--calib"], *self.tuned(out=out))
+        self.fails(["input 'nothing'", "'image'"], *self.tuned("--calib", CALIBRATION, out=out, model={
+            "framework": "onnxrt_qdqops", "inputs": ["nothing"]}))
+        missing = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset("none.npy")}}
+        self.fails(["none.npy"], *self.tuned(evaluation=missing, out=out))
+        short = self.array("short.npy", np.load(LABELS)[:7])
+        other = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(labels=short)}}
+        self.fails([short, "7 labels"], *self.tuned(evaluation=other, out=out))
+        unlabelled = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(labels=None)}}
+        self.fails(["top-1", "labels"], *self.tuned(evaluation=unlabelled, out=out))
+        self.fails(["ROC", "10 classes"], *self.tuned(evaluation=self.accuracy({"ROC": {}}), out=out))
+        self.fails(["MSE", "float32"], *self.tuned(evaluation=self.accuracy({"MSE": {}}), out=out))
+        big = self.array("big.npy", np.load(LABELS).astype(np.int64) + 5)
+        wrong = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(labels=big)}}
+        self.fails(["label", "10 classes"], *self.tuned(evaluation=wrong, out=out))
+        self.fails(["nobody"], *self.tuned("--calib", CALIBRATION, out=out, quantization={
+            "op_wise": {"nobody": {"weight": {"dtype": "fp32"}}}}))
+        shape = {"calibration": {"dataloader": {"dataset": {"dummy": {"shape": [[10, 3], [10, 2]]}}}}}
+        self.fails(["2 shapes", "1 inputs"], *self.tuned(quantization=shape, out=out))
+        self.assertEqual([p.name for p in self.folder.iterdir() if p.suffix == ".onnx" or "history" in p.name], [])
 
     def test_configuration(self):
         """What a file says is what flags say; rules for operators and tensors come on top."""

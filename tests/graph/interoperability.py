@@ -666,6 +666,75 @@ def around_model():
     return helper.make_model(graph, opset_imports=opsets, ir_version=7)
 
 
+def bert_model(layers=2, hidden=64, heads=4, vocabulary=200, length=16, classes=3):
+    """Embeddings, attention, LayerNormalization and GELU, as exporters write them."""
+    helper, random = onnx.helper, np.random.default_rng(305)
+    nodes, constants = [], {}
+
+    def op(kind, inputs, output, **attributes):
+        nodes.append(helper.make_node(kind, inputs, [output], f"/{output}", **attributes))
+        return output
+
+    def constant(name, value, dtype=np.float32):
+        constants[name] = np.asarray(value, dtype)
+        return name
+
+    def linear(x, name, inputs, outputs):
+        weights = constant(name + "_w", random.normal(size=(inputs, outputs)) / np.sqrt(inputs))
+        product = op("MatMul", [x, weights], name + "_product")
+        return op("Add", [product, constant(name + "_b", random.normal(0, 0.05, outputs))], name)
+
+    def norm(x, name):
+        scale, shift = constant(name + "_scale", random.normal(1, 0.1, hidden)), constant(name + "_shift", random.normal(0, 0.1, hidden))
+        return op("LayerNormalization", [x, scale, shift], name, axis=-1)
+
+    def gelu(x, name):
+        erf = op("Erf", [op("Div", [x, constant("root", np.sqrt(2))], name + "_divided")], name + "_erf")
+        product = op("Mul", [x, op("Add", [erf, constant("one", 1)], name + "_shifted")], name + "_product")
+        return op("Mul", [product, constant("half", 0.5)], name)
+
+    def split(x, order):
+        shape = constant("split", [0, 0, heads, hidden // heads], np.int64)
+        return op("Transpose", [op("Reshape", [x, shape], x + "_split")], x + "_heads", perm=order)
+
+    x = op("Gather", [constant("words", random.normal(size=(vocabulary, hidden))), "ids"], "embedded")
+    x = norm(op("Add", [x, constant("positions", random.normal(0, 0.3, (1, length, hidden)))], "placed"), "first")
+    for i in range(layers):
+        q, k, v = (linear(x, f"{kind}{i}", hidden, hidden) for kind in "qkv")
+        scores = op("MatMul", [split(q, [0, 2, 1, 3]), split(k, [0, 2, 3, 1])], f"scores{i}")
+        scores = op("Mul", [scores, constant("scale", np.sqrt(heads / hidden))], f"scaled{i}")
+        mixed = op("MatMul", [op("Softmax", [scores], f"shares{i}", axis=-1), split(v, [0, 2, 1, 3])], f"mixed{i}")
+        joined = op("Reshape", [op("Transpose", [mixed], f"turned{i}", perm=[0, 2, 1, 3]),
+                                constant("join", [0, 0, hidden], np.int64)], f"joined{i}")
+        x = norm(op("Add", [linear(joined, f"out{i}", hidden, hidden), x], f"attended{i}"), f"norm{i}")
+        wide = gelu(linear(x, f"up{i}", hidden, 4 * hidden), f"gelu{i}")
+        x = norm(op("Add", [linear(wide, f"down{i}", 4 * hidden, hidden), x], f"fed{i}"), f"last{i}")
+    x = op("Gather", [x, constant("zero", 0, np.int64)], "start", axis=1)
+    linear(op("Tanh", [linear(x, "pool", hidden, hidden)], "pooled"), "logits", hidden, classes)
+    graph = helper.make_graph(nodes, "bert", [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["N", length])],
+                              [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", classes])],
+                              [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+# A file of Neural Compressor as its documentation has it.
+DYNAMIC_YAML = """model:                                               # mandatory. used to specify model specific information.
+  name: bert
+  framework: onnxrt_integerops                       # mandatory. supported values are onnxrt_integerops and others
+
+quantization:
+  approach: post_training_dynamic_quant              # optional. default value is post_training_static_quant.
+  calibration:
+    sampling_size: 8, 16, 32
+tuning:
+  accuracy_criterion:
+    relative:  0.01                                  # accuracy criterion, relative: accuracy loss percentage: 1%.
+  exit_policy:
+    timeout: 0                                       # optional. tuning timeout (seconds). 0 means early stop.
+  random_seed: 9527                                  # optional. random seed for deterministic tuning.
+"""
+
+
 def versions(tool, table, options):
     """Every form of what we write loads in every release, and computes there what it computes here."""
     releases, missing = onnxruntime_versions.available()
@@ -690,7 +759,15 @@ def versions(tool, table, options):
                     in load_models(options.shared)]
     else:
         print("the shared models are not here: only models of our own")
-    jobs = []
+    bert, config = tool.folder / "bert.onnx", tool.folder / "conf.yaml"
+    onnx.save(bert_model(), str(bert))
+    config.write_text(DYNAMIC_YAML)
+    ids = random.integers(0, 200, (32, 16))
+    sources.append(("bert", bert, ids, ids))
+    tool("quantize", bert, "-o", tool.folder / "bert.by_file.onnx", "--config", config)
+    jobs = [("bert by Neural Compressor's file", tool.folder / "bert.by_file.onnx", {"ids": ids})]
+    exact = run_ort(bert, {"ids": ids})
+    table.compare_float("bert by Neural Compressor's file, float", run_ort(jobs[0][1], {"ids": ids}), exact, 0.1)
     for name, model, calibration, samples in sources:
         feeds, files = with_input_name(model, samples), tool.save("calibration", with_input_name(model, calibration))
         forms = [["--format", form, "--activations", activations, *(["--method", "mse"] if form != "integerops" else [])]
