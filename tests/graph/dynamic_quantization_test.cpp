@@ -427,6 +427,72 @@ TEST_CASE("dynamic: int8 weights give the same results as uint8 weights") {
   }
 }
 
+TEST_CASE("dynamic: LSTM in one and two directions") {
+  for (std::uint64_t seed = 270; seed < 273; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    constexpr std::int64_t steps = 6;
+    constexpr std::int64_t batch = 3;
+    constexpr std::int64_t inputs = 10;
+    constexpr std::int64_t hidden = 8;
+    for (const std::int64_t directions : {1, 2}) {
+      model_builder b;
+      b.input("x", {steps, batch, inputs});
+      b.constant("w", random_floats(r, {directions, 4 * hidden, inputs}, -0.5F, 0.5F));
+      b.constant("r", random_floats(r, {directions, 4 * hidden, hidden}, -0.5F, 0.5F));
+      b.constant("b", random_floats(r, {directions, 8 * hidden}, -0.5F, 0.5F));
+      const std::string y =
+          b.add("LSTM", {"x", "w", "r", "b"},
+                {{"hidden_size", number(hidden)},
+                 {"direction", test::text(directions == 2 ? "bidirectional" : "forward")}});
+      b.get().nodes.back().name = "recurrent";
+      b.output(y);
+      const tensor x = random_floats(r, {steps, batch, inputs}, -1.0F, 1.5F);
+      const std::vector<double> exact = doubles(run_one(b.get(), {{"x", x}}, false));
+      for (const bool per_channel : {true, false}) {
+        for (const element_type stored : {element_type::u8, element_type::s8}) {
+          INFO("directions ", directions, per_channel ? " per channel" : "");
+          graph::dynamic_quantization_options options = symmetric(per_channel);
+          options.weight_type = stored;
+          const graph::model q = graph::quantize_dynamic(b.get(), options);
+          REQUIRE(q.nodes.size() == 1);
+          const graph::node& n = q.nodes[0];
+          CHECK(n.domain == "com.microsoft");
+          CHECK(n.op_type == "DynamicQuantizeLSTM");
+          CHECK(n.name == "recurrent");
+          REQUIRE(n.inputs.size() == 12);
+          const tensor& codes = q.initializers.at(n.inputs[1]);
+          CHECK(codes.type() == stored);
+          CHECK(codes.dims() == shape{directions, inputs, 4 * hidden});
+          const tensor& scale = q.initializers.at(n.inputs[8]);
+          CHECK(scale.dims() == (per_channel ? shape{directions, 4 * hidden} : shape{directions}));
+          CHECK(q.initializers.at(n.inputs[9]).dims() == scale.dims());
+          // Each weight is within half a step of its code.
+          const auto w = b.get().initializers.at("w").data<float>();
+          for (std::int64_t i = 0; i < directions * 4 * hidden * inputs; ++i) {
+            const std::int64_t d = i / (4 * hidden * inputs);
+            const std::int64_t row = i / inputs % (4 * hidden);
+            const std::int64_t column = i % inputs;
+            const auto at = static_cast<std::size_t>((d * inputs + column) * 4 * hidden + row);
+            const float step = scale.data<float>()[static_cast<std::size_t>(
+                per_channel ? d * 4 * hidden + row : d)];
+            const int code = stored == element_type::u8 ? codes.data<std::uint8_t>()[at] - 128
+                                                        : codes.data<std::int8_t>()[at];
+            CHECK(std::fabs(static_cast<float>(code) * step - w[static_cast<std::size_t>(i)]) <=
+                  0.501F * step);
+          }
+          CHECK(farthest(run_one(q, {{"x", x}}, false), exact) < 0.02);
+          CHECK(doubles(run_one(graph::parse_onnx(graph::to_onnx(q), "."), {{"x", x}}, true)) ==
+                doubles(run_one(q, {{"x", x}}, false)));
+        }
+      }
+      graph::dynamic_quantization_options options;
+      options.scope.ignored.names = {"recurrent"};
+      CHECK(count(graph::quantize_dynamic(b.get(), options), "LSTM") == 1);
+    }
+  }
+}
+
 TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
   test::random_source r(260);
   INFO("seed ", r.seed());

@@ -8,7 +8,8 @@
 // Weights have one scale for each output channel and are symmetric, or one for the tensor with a
 // zero point. They are stored as uint8, where 128 (or 128 more than an int8 zero point) stands for
 // zero: ONNX Runtime has run ConvInteger with uint8 weights since its first release, with int8
-// weights only since 1.24. Zero points are never per channel, which runtimes lack. Everything else
+// weights only since 1.24. Zero points are never per channel, which runtimes lack. An LSTM becomes
+// com.microsoft.DynamicQuantizeLSTM, and tables of embeddings are stored in 8 bits. Everything else
 // stays float.
 #ifndef DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_DYNAMIC_QUANTIZATION_HPP
@@ -33,6 +34,7 @@
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/quantize/recurrent_weights.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/unsupported_nodes.hpp>
 
@@ -62,7 +64,7 @@ class dynamic_quantizer {
  public:
   dynamic_quantizer(const quantization_plan& plan, const quantization_parameters& parameters,
                     const dynamic_quantization_options& options)
-      : p_(parameters), options_(options), m_(plan.float_model()), writer_(m_) {}
+      : plan_(plan), p_(parameters), options_(options), m_(plan.float_model()), writer_(m_) {}
 
   model run() {
     // Graph outputs keep their names, so intermediate values inside a rewritten layer get new ones.
@@ -72,6 +74,9 @@ class dynamic_quantizer {
       const auto layer = p_.layers.find(i);
       if (layer != p_.layers.end()) {
         rewrite(originals[i], layer->second);
+      } else if (is_quantizable_lstm(m_, originals[i]) &&
+                 plan_.settings(i).quantize.value_or(true)) {
+        rewrite_lstm(originals[i], with_settings(options_.weights, plan_.settings(i)));
       } else {
         nodes_.push_back(originals[i]);
       }
@@ -175,6 +180,34 @@ class dynamic_quantizer {
         n.outputs[0]);
   }
 
+  /// Replaces an LSTM by a DynamicQuantizeLSTM, which takes the weights transposed, and their
+  /// scales and zero points behind the inputs of LSTM.
+  void rewrite_lstm(node n, const layer_weight_options& weights) {
+    n.domain = "com.microsoft";
+    n.op_type = "DynamicQuantizeLSTM";
+    n.attributes.erase("layout");
+    n.inputs.resize(8);
+    for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+      const std::string name = n.inputs[i];
+      const recurrent_weights w = of_tensor(name, [&] {
+        return quantize_recurrent_weights(m_.initializers.at(name), weights.per_channel,
+                                          weights.scale);
+      });
+      const std::int64_t directions = w.codes.dim(0);
+      const bool per_channel = static_cast<std::int64_t>(w.scales.size()) > directions;
+      const shape dims = per_channel ? shape{directions, w.codes.dim(2)} : shape{directions};
+      const bool is_unsigned = options_.weight_type == element_type::u8;
+      tensor zeros = tensor::allocate(options_.weight_type, dims);
+      std::fill_n(zeros.mutable_raw(), zeros.bytes(), is_unsigned ? std::byte{128} : std::byte{0});
+      n.inputs[i] = writer_.add_initializer(name + "_quantized",
+                                            is_unsigned ? shifted_to_unsigned(w.codes) : w.codes);
+      n.inputs.push_back(writer_.add_values(name + "_scale", element_type::f32, dims, w.scales));
+      n.inputs.push_back(writer_.add_initializer(name + "_zero_point", std::move(zeros)));
+    }
+    m_.opsets["com.microsoft"] = 1;
+    nodes_.push_back(std::move(n));
+  }
+
   /// The uint8 code of the int8 code `code` if zero moves by 128.
   [[nodiscard]] static std::uint8_t unsigned_code(std::int32_t code) {
     return static_cast<std::uint8_t>(code + 128);
@@ -202,6 +235,7 @@ class dynamic_quantizer {
     return out;
   }
 
+  const quantization_plan& plan_;
   const quantization_parameters& p_;
   const dynamic_quantization_options& options_;
   model m_;
@@ -212,9 +246,9 @@ class dynamic_quantizer {
 
 }  // namespace detail
 
-/// Quantizes a float model so that it needs no calibration samples: the weights of Conv, Gemm and
-/// MatMul become 8-bit integers, and their inputs are quantized in each run by the range that they
-/// have then:
+/// Quantizes a float model so that it needs no calibration samples: the weights of Conv, Gemm,
+/// MatMul and LSTM become 8-bit integers, and their inputs are quantized in each run by the range
+/// that they have then:
 ///
 ///     q, x_scale, x_zero_point = DynamicQuantizeLinear(x)
 ///     y = Cast(ConvInteger or MatMulInteger(q, w)) * (x_scale * w_scale) + bias

@@ -21,6 +21,7 @@
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
+#include <detent/graph/quantize/embedding_tables.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
@@ -87,8 +88,10 @@ inline void require_not_quantized(const model& m) {
 /// stored in 8 bits, and which of those share their parameters.
 ///
 /// Layers with constant weights are quantized, and operators that can run on 8-bit tensors if their
-/// inputs are 8-bit. Parameters are in quantization_parameters; write_qdq() makes a model of both.
-/// Constant members may be called from several threads at a time.
+/// inputs are 8-bit. Tables of embeddings are stored in 8 bits (quantize_embeddings()) with one
+/// scale for each row, or one for the table where a rule says per_channel = false. Parameters are
+/// in quantization_parameters; write_qdq() makes a model of both. Constant members may be called
+/// from several threads at a time.
 class quantization_plan {
  public:
   /// Simplifies the model with simplify(), upgrades it to an opset that has per-channel
@@ -305,6 +308,7 @@ class quantization_plan {
   /// Upgrades the model, finds the nodes to ignore, and decides.
   void prepare() {
     upgrade_opset(m_);
+    store_embeddings();
     known_ = infer_shapes(m_);
     for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
       const std::vector<std::string>& outputs = m_.nodes[i].outputs;
@@ -323,6 +327,22 @@ class quantization_plan {
       ignored_.insert(all.back());
     }
     choose();
+  }
+
+  /// The settings that rules give to the node that makes a value.
+  [[nodiscard]] operator_settings settings_of(const std::string& value) const {
+    const auto found = settings_.find(value);
+    return found == settings_.end() ? operator_settings() : found->second;
+  }
+
+  /// Stores the tables of embeddings in 8 bits, but for those that rules leave in float.
+  void store_embeddings() {
+    quantize_embeddings(m_, [&](const node& n) {
+      const operator_settings own = settings_of(n.outputs[0]);
+      return own.quantize.value_or(true) ? std::optional<bool>(own.per_channel.value_or(true))
+                                         : std::nullopt;
+    });
+    remove_unused(m_);
   }
 
   [[nodiscard]] bool is_float(const std::string& value) const {
