@@ -149,6 +149,12 @@ def main():
         "approach: static\nmethod: percentile\npercentile: 99.9\nactivations: u8\ngranularity: per-channel\n"
         "ignored:\n  names: [a, b]\n  types: [Softmax]\n  patterns: ['layer.*']\n"
         "operators:\n  - types: [Conv]\n    settings: {weight_bits: 4}\ntensors:\n  x: {scale: 0.1, zero_point: 3}\n")
+    (folders["config"] / "neural_compressor.yaml").write_text(
+        "model: {name: m, framework: onnxrt_qdqops, inputs: x}\nquantization:\n  approach: static\n  calibration:\n    sampling_size: 8, 16\n"
+        "    dataloader: {batch_size: 2, dataset: {npy: {inputs: [a=X.npy], labels: Y.npy}}}\n  model_wise: {weight: {bit: 7.0, dtype: int8}}\n"
+        "  op_wise: {'a.*': {activation: {dtype: fp32}}}\nevaluation:\n  accuracy:\n    multi_metrics: {topk: 1, MSE: {compare_label: False}, "
+        "weight: [0.5, 0.5]}\n    dataloader: {dataset: {dummy: {shape: [[2, 3]], low: 0, high: 1}}}\ntuning:\n  strategy: {name: mse}\n"
+        "  accuracy_criterion: {relative: 1%}\n  exit_policy: {timeout: 0, max_trials: 3}\n  workspace: {path: w}\n")
     for i, text in enumerate(["", "{}", "approach: dynamic\n", "a: &a [*a]\n", "- 1\n- 2\n", "? [x]\n: y\n", "method: {x: 1}\n"]):
         (folders["config"] / f"small{i}.yaml").write_text(text)
     print(f"{count} models")

@@ -652,6 +652,18 @@ def transposes_model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
 
 
+def lstm_model():
+    """A recurrent layer in both directions, and a product behind it."""
+    helper, node, random = onnx.helper, onnx.helper.make_node, np.random.default_rng(306)
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    constants = {"w": (2, 32, 12), "r": (2, 32, 8), "b": (2, 64), "v": (8, 5)}
+    nodes = [node("LSTM", ["x", "w", "r", "b"], ["states"], "lstm", hidden_size=8, direction="bidirectional"),
+             node("MatMul", ["states", "v"], ["y"], "product")]
+    graph = helper.make_graph(nodes, "lstm", [value("x", [7, "N", 12])], [value("y", [7, 2, "N", 5])],
+                              [numpy_helper.from_array((random.normal(size=s) / 3).astype(np.float32), k) for k, s in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=7)
+
+
 def around_model():
     """Layers around an operator that we do not know."""
     helper, node = onnx.helper, onnx.helper.make_node
@@ -759,15 +771,24 @@ def versions(tool, table, options):
                     in load_models(options.shared)]
     else:
         print("the shared models are not here: only models of our own")
+    lstm = tool.folder / "lstm.onnx"
+    onnx.save(lstm_model(), str(lstm))
+    jobs = []
+    feeds = {"x": random.normal(size=(7, 4, 12)).astype(np.float32)}
+    for stored in ("u8", "s8"):
+        path = tool.folder / f"lstm.{stored}.onnx"
+        tool("quantize", lstm, "-o", path, "--approach", "dynamic", "--weights", stored)
+        jobs.append((f"lstm {stored}", path, feeds))
+        table.compare_float(f"lstm {stored}, float", run_ort(path, feeds), run_ort(lstm, feeds), 0.05)
     bert, config = tool.folder / "bert.onnx", tool.folder / "conf.yaml"
     onnx.save(bert_model(), str(bert))
     config.write_text(DYNAMIC_YAML)
     ids = random.integers(0, 200, (32, 16))
     sources.append(("bert", bert, ids, ids))
     tool("quantize", bert, "-o", tool.folder / "bert.by_file.onnx", "--config", config)
-    jobs = [("bert by Neural Compressor's file", tool.folder / "bert.by_file.onnx", {"ids": ids})]
+    jobs.append(("bert by Neural Compressor's file", tool.folder / "bert.by_file.onnx", {"ids": ids}))
     exact = run_ort(bert, {"ids": ids})
-    table.compare_float("bert by Neural Compressor's file, float", run_ort(jobs[0][1], {"ids": ids}), exact, 0.1)
+    table.compare_float("bert by Neural Compressor's file, float", run_ort(jobs[-1][1], {"ids": ids}), exact, 0.1)
     for name, model, calibration, samples in sources:
         feeds, files = with_input_name(model, samples), tool.save("calibration", with_input_name(model, calibration))
         forms = [["--format", form, "--activations", activations, *(["--method", "mse"] if form != "integerops" else [])]

@@ -35,7 +35,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TARGETS = ["numerics_tests", "graph_tests", "c_api_test", "c_api_convolution_test", "c_api_elements_test", "c_api_products_test", "calibrate_mpi",
+TARGETS = ["numerics_tests", "graph_tests", "configuration_tests", "c_api_test", "c_api_convolution_test", "c_api_elements_test", "c_api_products_test", "calibrate_mpi",
            "detent_cli"]
 PLAIN = {"numerics", "graph"}     # labels of tests that need no Python packages
 PYTHON = {"interop", "cli"}       # and of those that do
