@@ -98,6 +98,8 @@ class network_parts {
   void write(const quantization_parameters& p, std::size_t i) {
     parts_[i].run = std::make_unique<executor>(for_execution(model_of(p, parts_[i])), options_);
   }
+  /// Drops the executor of a part that is not run any more.
+  void release(std::size_t i) { parts_[i].run.reset(); }
   /// Makes written parts parts of the network.
   void install(written_parts written) {
     for (auto& [i, run] : written) {

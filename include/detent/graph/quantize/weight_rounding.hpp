@@ -21,6 +21,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,9 @@ struct weight_rounding_options {
   std::size_t max_features = 1152;
   /// Limit of the memory of all moments, as input_moments_options::max_bytes defines it.
   std::size_t max_bytes = std::size_t{1} << 28;
+  /// Called before each layer is rounded, with the index of its node. It may throw to end the
+  /// rounding; layers before it have their new codes then.
+  std::function<void(std::size_t layer)> on_layer = {};
 };
 
 /// Report of what round_weights() did to one layer.
@@ -215,6 +219,9 @@ inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
     const node& n = m.nodes[i];
     require(parameters.layers.count(i) != 0, error_kind::invalid_argument, n.label(),
             ": there are no quantized weights for it");
+    if (options.on_layer) {
+      options.on_layer(i);
+    }
     rounded_layer r;
     r.layer = i;
     r.node = n.label();
