@@ -170,7 +170,7 @@ class automatic_quantizer {
       const double noise = kept_.back().noise;
       report({"the budget of " + shown_seconds() + " s ended the search", noise, noise, false});
     }
-    return last_not_worse_than_plain();
+    return best_by_outputs();
   }
 
  private:
@@ -183,10 +183,11 @@ class automatic_quantizer {
     std::map<std::string, std::map<std::size_t, scale_solution>> solutions;
     std::map<std::string, std::size_t> chosen;  // by value; index of the method
     weight_scale weights = weight_scale::absmax;
-    bool rounds_weights = false;  // against the layers' outputs
-    /// The rounded weights. Later steps keep them, changes of ranges among them. Empty: rounding
-    /// has yet to be done.
+    /// The weights that are rounded against the layers' outputs. Later steps keep them, changes of
+    /// ranges among them. Empty: weights are rounded to nearest.
     std::map<std::size_t, layer_weights> rounded;
+    /// Layers that were rounded by few rows, which more samples serve.
+    std::set<std::size_t> few_rows;
     bias_correction correction = bias_correction::none;
     std::optional<quantization> carried_out;
     double noise = std::numeric_limits<double>::infinity();
@@ -281,29 +282,27 @@ class automatic_quantizer {
     return s;
   }
 
-  /// The weights on their grid, rounded to nearest. The scales that are found for a layer serve all
-  /// states with the same weights.
+  /// The weights of a layer on their grid, rounded to nearest. The scales that are found for a
+  /// layer serve all states with the same weights.
+  [[nodiscard]] layer_weights nearest_layer(const state& s, const quantization_parameters& p,
+                                            std::size_t i) {
+    const model& m = s.plan->float_model();
+    const auto [found, is_new] = scales_.try_emplace({s.is_equalized, s.weights, i});
+    if (is_new) {
+      layer_weight_options weights = options_.weights;
+      weights.scale = s.weights;
+      found->second = find_weight_scales(m, m.nodes[i], with_settings(weights, s.plan->settings(i)),
+                                         options_.executor.parallel);
+    }
+    return quantize_layer_weights(m, m.nodes[i], p.activations.at(m.nodes[i].inputs[0]).scale,
+                                  found->second);
+  }
   [[nodiscard]] std::map<std::size_t, layer_weights> nearest_layers(
       const state& s, const quantization_parameters& p) {
-    const model& m = s.plan->float_model();
     std::map<std::size_t, layer_weights> layers;
     for (const std::size_t i : s.plan->layers()) {
-      auto found = scales_.find({s.is_equalized, s.weights, i});
-      if (found == scales_.end()) {
-        timer_.check();
-        layer_weight_options weights = options_.weights;
-        weights.scale = s.weights;
-        found = scales_
-                    .emplace(std::tuple(s.is_equalized, s.weights, i),
-                             find_weight_scales(m, m.nodes[i],
-                                                with_settings(weights, s.plan->settings(i)),
-                                                options_.executor.parallel))
-                    .first;
-        advance();
-      }
-      layers.emplace(
-          i, quantize_layer_weights(m, m.nodes[i], p.activations.at(m.nodes[i].inputs[0]).scale,
-                                    found->second));
+      timer_.check();
+      layers.emplace(i, nearest_layer(s, p, i));
     }
     return layers;
   }
@@ -325,10 +324,6 @@ class automatic_quantizer {
     quantization_plan& plan = s.carried_out->plan;
     quantization_parameters& p = s.carried_out->parameters;
     p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
-    if (s.rounds_weights && s.rounded.empty()) {
-      round_weights(plan, p, source, *options_.rounding, options_.executor);
-      s.rounded = p.layers;
-    }
     static_cast<void>(correct_biases(
         plan, p, source,
         {.kind = s.correction,
@@ -392,11 +387,15 @@ class automatic_quantizer {
       begin(name, best.plan->layers().size());
       state tried = before;
       tried.weights = scale;
-      tried.rounds_weights = true;
       quantization_parameters p = nearest;
       p.layers = nearest_layers(tried, p);
       round_weights(*tried.plan, p, moments, *options_.rounding, options_.executor.parallel);
       tried.rounded = std::move(p.layers);
+      for (const std::size_t i : tried.plan->layers()) {
+        if (moments.left_out(i).empty() && moments.rows(i) < moments.features(i)) {
+          tried.few_rows.insert(i);
+        }
+      }
       finish(tried, seen_);
       keep_if_better(best, std::move(tried), name);
     }
@@ -413,24 +412,36 @@ class automatic_quantizer {
            s.plan->float_model().initializer(value) == nullptr;
   }
 
-  /// Ensures that the outputs themselves are not worse than with plain min/max: returns to the last
-  /// kept step for which that is true. If the budget has ended the search, decisions are not
-  /// repeated with all samples, and the last kept step is compared alone.
-  quantization last_not_worse_than_plain() {
-    begin("kept steps, by the outputs");
+  /// Repeats the decisions of the last kept steps with all samples and returns the best of them by
+  /// the outputs themselves, or plain min/max if no other is as good. If the budget has ended the
+  /// search, only the last kept step is compared, with the samples that it was made with.
+  quantization best_by_outputs() {
+    const std::size_t first = kept_.size() > most_compared ? kept_.size() - most_compared : 1;
+    begin("kept steps, by the outputs", kept_.size() - first);
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
     state best = with_all_samples(kept_.front());
-    const double before = outputs.noise_to_signal(best.carried_out->result);
-    for (; kept_.size() > 1 && !timer_.is_exhausted(); kept_.pop_back()) {
-      state s = is_ended_ ? kept_.back() : with_all_samples(kept_.back());
-      const double after = outputs.noise_to_signal(s.carried_out->result);
-      report({std::to_string(kept_.size() - 1) + " kept steps, by the outputs", before, after,
-              after <= before});
-      if (after <= before) {
-        best = std::move(s);
+    const double plain = outputs.noise_to_signal(best.carried_out->result);
+    quantization_step last{"", plain, std::numeric_limits<double>::infinity(), false};
+    for (std::size_t k = kept_.size(); k-- > first && !timer_.is_exhausted();) {
+      state s = is_ended_ ? kept_[k] : with_all_samples(kept_[k]);
+      const double noise = outputs.noise_to_signal(s.carried_out->result);
+      if (noise < last.noise_after) {
+        last = {std::to_string(k) + " kept steps, by the outputs", plain, noise, noise <= plain};
+        if (last.kept) {
+          best = std::move(s);
+        }
+      }
+      advance();
+      if (is_ended_) {
         break;
       }
+    }
+    if (!last.name.empty()) {
+      report(last);
+    }
+    if (last.kept && !is_ended_) {
+      refine(best, outputs, last);
     }
     if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
@@ -446,20 +457,85 @@ class automatic_quantizer {
     return std::move(*best.carried_out);
   }
 
-  /// Repeats the decisions of a state with ranges, rounding and biases from all samples.
+  /// Changes ranges of single activations once more, now by the outputs for all samples. The other
+  /// ranges are those that the trials had.
+  void refine(state& best, const output_judge& outputs, const quantization_step& last) {
+    state tried = best;
+    for (const auto& [value, solutions] : kept_.back().solutions) {
+      tried.solutions[value].insert(solutions.begin(), solutions.end());
+    }
+    const std::size_t changed = change_single_ranges(tried, outputs, outputs.samples(), 1.0);
+    if (changed > 0) {
+      tried.carried_out->result = write_qdq(tried.carried_out->plan, tried.carried_out->parameters);
+      const double noise = outputs.noise_to_signal(tried.carried_out->result);
+      const bool kept = noise < last.noise_after;
+      report({"ranges of " + std::to_string(changed) + " activations, by the outputs",
+              last.noise_before, noise, kept});
+      if (kept) {
+        best = std::move(tried);
+      }
+    }
+  }
+
+  /// Repeats the decisions of a state with ranges and biases from all samples. Layers that were
+  /// rounded by few rows are rounded again.
   [[nodiscard]] state with_all_samples(const state& s) {
     if (count_ < 8) {
       return s;  // it has seen them all
     }
-    state t = calibrated(*s.plan, samples_, [&](const std::string& value) {
-      return std::set<std::size_t>{s.chosen.at(value)};
-    });
+    state t;
+    t.plan.emplace(*s.plan);
+    t.chosen = s.chosen;
+    t.solutions = all_solutions(s);
     t.is_equalized = s.is_equalized;
     t.weights = s.weights;
-    t.rounds_weights = s.rounds_weights;
     t.correction = s.correction;
+    t.rounded = s.rounded;
+    if (!s.few_rows.empty()) {
+      auto& rounded = all_rounded_[{s.is_equalized, s.weights}];
+      if (rounded.empty()) {
+        rounded = rounded_again(t, s.few_rows);
+      }
+      for (const auto& [i, weights] : rounded) {
+        t.rounded.at(i) = weights;
+      }
+    }
     finish(t, samples_);
     return t;
+  }
+
+  /// Rounds some layers of a state by all samples.
+  [[nodiscard]] std::map<std::size_t, layer_weights> rounded_again(
+      const state& s, const std::set<std::size_t>& layers) {
+    quantization_parameters p = chosen_ranges(s);
+    p.layers = s.rounded;
+    for (const std::size_t i : layers) {
+      p.layers.at(i) = nearest_layer(s, p, i);
+    }
+    weight_rounding_options rounding = *options_.rounding;
+    rounding.layers = layers;
+    round_weights(*s.plan, p, samples_, rounding, options_.executor);
+    std::erase_if(p.layers, [&](const auto& entry) { return layers.count(entry.first) == 0; });
+    return std::move(p.layers);
+  }
+
+  /// The solutions of all samples for the methods that a state has chosen. The first call for a
+  /// plan finds those of all other kept states, too, so that the samples are run once.
+  [[nodiscard]] const std::map<std::string, std::map<std::size_t, scale_solution>>& all_solutions(
+      const state& s) {
+    auto& found = all_solutions_[s.is_equalized ? 1 : 0];
+    if (found.empty()) {
+      found = calibrated(*s.plan, samples_, [&](const std::string& value) {
+                std::set<std::size_t> methods;
+                for (const state& k : kept_) {
+                  if (k.is_equalized == s.is_equalized) {
+                    methods.insert(k.chosen.at(value));
+                  }
+                }
+                return methods;
+              }).solutions;
+    }
+    return found;
   }
 
   static void choose_all(state& s, std::size_t method) {
@@ -468,50 +544,69 @@ class automatic_quantizer {
     }
   }
 
-  /// Changes the range of one activation at a time, measured with a few samples. All changes
-  /// together must then hold up with all of them.
-  void try_single_ranges(state& best) {
+  /// Number of trials that change_single_ranges() may make.
+  [[nodiscard]] static std::size_t single_trials(const state& s) {
     std::size_t trials = 0;
-    for (const auto& [value, solutions] : best.solutions) {
-      trials += can_change(best, value) ? solutions.size() - 1 : 0;
+    for (const auto& [value, solutions] : s.solutions) {
+      trials += can_change(s, value) ? solutions.size() - 1 : 0;
     }
-    if (trials == 0) {
-      return;
-    }
-    begin("ranges of single activations", trials);
-    const std::size_t runs = std::clamp<std::size_t>(options_.single_runs / trials, 4, 32);
-    range_trials few(*best.plan, *judge_, runs, best.carried_out->parameters, options_.executor);
-    state tried = best;
+    return trials;
+  }
+
+  /// Changes the range of one activation at a time, measured with `samples` samples of a judge, and
+  /// the parameters of `s.carried_out` with it. A change is kept if it leaves less than `factor` of
+  /// the noise. Returns the number of changes.
+  std::size_t change_single_ranges(state& s, const output_judge& judge, std::size_t samples,
+                                   double factor) {
+    quantization& q = *s.carried_out;
+    range_trials trials(q.plan, judge, samples, q.parameters, options_.executor);
     std::size_t changed = 0;
-    for (const auto& [value, solutions] : best.solutions) {
-      if (!can_change(best, value)) {
+    for (const auto& [value, solutions] : s.solutions) {
+      if (!can_change(s, value)) {
         continue;
       }
       for (const auto& [k, solution] : solutions) {
-        const std::size_t before = tried.chosen[value];
+        const std::size_t before = s.chosen[value];
         if (solution.params == solutions.at(before).params) {
           continue;
         }
         timer_.check();
-        tried.chosen[value] = k;
-        quantization_parameters p = chosen_ranges(tried);
-        p.layers = tried.rounded.empty() ? nearest_layers(tried, p) : tried.rounded;
-        // A smaller gain is within the uncertainty of a few samples.
-        if (few.improves(p, 0.995)) {
+        s.chosen[value] = k;
+        quantization_parameters p = chosen_ranges(s);
+        p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
+        if (trials.improves(p, factor)) {
           ++changed;
         } else {
-          tried.chosen[value] = before;
+          s.chosen[value] = before;
         }
         advance();
       }
     }
-    if (changed == 0) {
+    q.parameters = trials.parameters();
+    return changed;
+  }
+
+  /// Changes ranges of single activations, measured with a few samples. All changes together must
+  /// then hold up with all of them.
+  void try_single_ranges(state& best) {
+    const std::size_t trials = single_trials(best);
+    if (trials == 0) {
       return;
     }
-    finish(tried, seen_);
-    keep_if_better(best, std::move(tried),
-                   "ranges of " + std::to_string(changed) + " single activations");
+    begin("ranges of single activations", trials);
+    state tried = best;
+    // A gain below 0.5 % is within the uncertainty of a few samples.
+    const std::size_t changed = change_single_ranges(
+        tried, *judge_, std::clamp<std::size_t>(options_.single_runs / trials, 4, 32), 0.995);
+    if (changed > 0) {
+      finish(tried, seen_);
+      keep_if_better(best, std::move(tried),
+                     "ranges of " + std::to_string(changed) + " single activations");
+    }
   }
+
+  /// Kept steps that are compared at the end, at most.
+  static constexpr std::size_t most_compared = 4;
 
   const model& float_model_;
   automatic_quantization_options options_;
@@ -525,6 +620,9 @@ class automatic_quantizer {
   std::vector<state> kept_;
   std::optional<quantization_plan> plain_;
   std::optional<quantization_plan> equalized_;
+  std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
+  /// Layers that were rounded by all samples, by what state::is_equalized and state::weights are.
+  std::map<std::pair<bool, weight_scale>, std::map<std::size_t, layer_weights>> all_rounded_;
   quantization_progress progress_;
   /// By whether the model is equalized, kind of scales and node.
   std::map<std::tuple<bool, weight_scale, std::size_t>, layer_weight_scales> scales_;

@@ -57,7 +57,7 @@ class range_trials {
 
   /// Tries other parameters for the same plan. If they leave less than `factor` of the noise, they
   /// are the best so far from then on, and the result is true. A trial ends early if the noise of
-  /// the first samples is larger than that of the best so far for these samples.
+  /// the first n samples exceeds that of the best so far for these samples by the share 0.2 / n.
   bool improves(const quantization_parameters& p, double factor) {
     const std::vector<std::size_t> changed = parts_.parts_that_differ(p_, p);
     if (changed.empty()) {
@@ -71,7 +71,9 @@ class range_trials {
       const network_values& before = values_before(k, computed);
       add(errors, k, parts_.run_with(written, judge_.inputs(k), before), before);
       noise.push_back(graph::noise_to_signal(errors));
-      if (noise[k] >= noise_[k] * (k + 1 < samples_ ? 1.0 : factor)) {
+      // The fewer samples, the less they say of the rest.
+      const double most = k + 1 < samples_ ? 1.0 + 0.2 / static_cast<double>(k + 1) : factor;
+      if (noise[k] >= noise_[k] * most) {
         return false;
       }
     }
