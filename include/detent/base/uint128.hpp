@@ -44,6 +44,12 @@ struct uint128 {
   return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
 }
 
+/// The exact product a * b, for a `b` below 2^10; a branch that is taken nearly always saves three
+/// of four multiplications.
+[[nodiscard]] constexpr uint128 multiply_by_small(std::uint64_t a, std::uint64_t b) noexcept {
+  return a >> 54 == 0 ? uint128{0, a * b} : multiply(a, b);
+}
+
 /// a * b modulo 2^128.
 [[nodiscard]] constexpr uint128 multiply(const uint128& a, std::uint64_t b) noexcept {
   uint128 product = multiply(a.low, b);

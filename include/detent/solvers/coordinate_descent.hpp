@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
@@ -81,6 +82,7 @@ class row_descent {
     codes_[j] = static_cast<std::int8_t>(codes_[j] + static_cast<int>(d));
     refresh_error(j);
     gram_.add_scaled_column(j, -t, g_.data(), 0, g_.size());
+    is_fresh_ = false;
     return true;
   }
 
@@ -119,20 +121,39 @@ class row_descent {
       refresh_error(j);
     }
     add_scaled(g_.size(), -change, buffer_.data(), g_.data());
+    is_fresh_ = false;
     return true;
   }
 
-  /// Performs one iteration. Returns whether anything changed.
+  /// Performs one iteration. Returns whether anything changed. If nothing did, g has no rounding
+  /// errors of earlier changes: where they might hide an improvement, it is computed anew and all
+  /// codes are visited again.
   bool iterate(bool fixed_scales) noexcept {
     bool changed = false;
     for (std::size_t group = 0; group < problem_.groups && !fixed_scales; ++group) {
       changed = improve_scale(group) || changed;
     }
-    refresh();  // clears the rounding errors that g has accumulated
-    for (std::size_t j = 0; j < e_.size(); ++j) {
-      changed = improve_code(j) || changed;
+    changed = improve_codes() || changed;
+    if (!changed && !is_fresh_) {
+      refresh();
+      changed = improve_codes();
     }
     return changed;
+  }
+
+  /// Computes e and g from the codes and scales.
+  void refresh() noexcept {
+    if (is_fresh_) {
+      return;
+    }
+    std::fill(g_.begin(), g_.end(), 0.0);
+    for (std::size_t j = 0; j < e_.size(); ++j) {
+      refresh_error(j);
+      if (e_[j] != 0.0) {
+        gram_.add_scaled_column(j, e_[j], g_.data(), 0, g_.size());
+      }
+    }
+    is_fresh_ = true;
   }
 
  private:
@@ -145,14 +166,12 @@ class row_descent {
         static_cast<double>(weights_[j]) -  // the product is exact
         static_cast<double>(codes_[j] - zero_points_[group]) * static_cast<double>(scales_[group]);
   }
-  void refresh() noexcept {
-    std::fill(g_.begin(), g_.end(), 0.0);
+  bool improve_codes() noexcept {
+    bool changed = false;
     for (std::size_t j = 0; j < e_.size(); ++j) {
-      refresh_error(j);
-      if (e_[j] != 0.0) {
-        gram_.add_scaled_column(j, e_[j], g_.data(), 0, g_.size());
-      }
+      changed = improve_code(j) || changed;
     }
+    return changed;
   }
 
   const weight_problem& problem_;
@@ -164,6 +183,7 @@ class row_descent {
   std::vector<double> e_;
   std::vector<double> g_;
   std::vector<double> buffer_;
+  bool is_fresh_ = false;  // whether e and g were computed from the codes as they are
   double smallest_code_gain_ = 0.0;
   double smallest_scale_gain_ = 0.0;
 };
@@ -200,22 +220,27 @@ class row_descent {
   const quantized_weights nearest = problem.nearest();
   quantized_weights q = nearest;
   q.evidence.method = where;
+  std::vector<double> before(problem.rows);
+  std::vector<double> after(problem.rows);
   std::vector<std::size_t> iterations(problem.rows);
   std::vector<char> converged(problem.rows);
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
     for (std::size_t r = first_row; r < first_row + count; ++r) {
       detail::row_descent descent(problem, g, r, q);
+      before[r] = descent.objective();
       while (iterations[r] < options.max_iterations && converged[r] == 0) {
         ++iterations[r];
         converged[r] = descent.iterate(options.fixed_scales) ? 0 : 1;
       }
+      descent.refresh();
+      after[r] = descent.objective();
     }
   });
   for (std::size_t r = 0; r < problem.rows; ++r) {
     q.evidence.iterations = (std::max)(q.evidence.iterations, iterations[r]);
     q.evidence.converged = q.evidence.converged && converged[r] != 0;
   }
-  detail::keep_better_rows(problem, g, nearest, q, parallel, where);
+  detail::keep_better_rows(problem, nearest, before, std::move(after), q, where);
   return q;
 }
 

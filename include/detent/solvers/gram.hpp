@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -335,7 +336,7 @@ class gram_observer {
   static constexpr int least_bin = -38;  // denormal floats
   static constexpr int largest_bin = 31;
   /// The sums of this many products are at most 2^53 in magnitude, and so exact in double.
-  static constexpr std::size_t block_rows = std::size_t{1} << (53 - 2 * value_bits);
+  static constexpr std::size_t block_rows_of_floats = std::size_t{1} << (53 - 2 * value_bits);
   static constexpr std::size_t tile = 64;
 
   /// Index of the first element of a row in the lower triangle, which is stored row by row.
@@ -484,16 +485,20 @@ class gram_observer {
         rows_of[bin].push_back(r);
       }
     }
-    std::vector<double> block(block_rows * size_);
+    // With codes, all products of a bin are multiples of the same power of two, so that their sums
+    // are exact for longer.
+    const std::size_t block_rows = std::is_same_v<T, float> ? block_rows_of_floats : 256;
+    std::vector<double> block((std::min)(block_rows, x.rows) * size_);
     for (auto it = rows_of.rbegin(); it != rows_of.rend(); ++it) {  // the large ones first
       const auto& [bin, rows] = *it;
       partial_sums* const sums = sums_of(bin);
       for (std::size_t first = 0; sums != nullptr && first < rows.size(); first += block_rows) {
         const std::size_t n = (std::min)(block_rows, rows.size() - first);
+        const double factor = std::ldexp(1.0, -unit(bin));  // exact, and so is what it multiplies
         for (std::size_t r = 0; r < n; ++r) {
           for (std::size_t c = 0; c < size_; ++c) {
             const double k = reference::round_half_even(
-                std::ldexp(static_cast<double>(value(rows[first + r], c)), -unit(bin)));
+                static_cast<double>(value(rows[first + r], c)) * factor);
             block[r * size_ + c] = k;
             sums->magnitudes[c] += static_cast<std::int64_t>(std::fabs(k));
           }
@@ -505,7 +510,7 @@ class gram_observer {
     count_ += x.rows;
   }
 
-  /// sums += block^T block, of n <= block_rows rows.
+  /// sums += block^T block, of so few rows that sums of their products are exact.
   void add_products(partial_sums& sums, const double* block, std::size_t n,
                     const parallel_for& parallel) const {
     const std::size_t tiles = (size_ + tile - 1) / tile;
@@ -515,15 +520,13 @@ class gram_observer {
       std::array<double, tile * tile> products;
       for (std::size_t j0 = 0; j0 <= i0; j0 += tile) {
         const std::size_t width = (std::min)(tile, size_ - j0);
-        products.fill(0.0);
+        std::fill_n(products.begin(), height * tile, 0.0);
         for (std::size_t r = 0; r < n; ++r) {
           const double* const left = block + r * size_ + i0;
           const double* const right = block + r * size_ + j0;
           for (std::size_t i = 0; i < height; ++i) {
-            double* const out = products.data() + i * tile;
-            for (std::size_t j = 0; j < width; ++j) {
-              out[j] += left[i] * right[j];  // exact, fused or not
-            }
+            const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
+            detail::add_scaled(end, left[i], right, products.data() + i * tile);  // exact
           }
         }
         for (std::size_t i = 0; i < height; ++i) {

@@ -286,12 +286,10 @@ inline void require_finite_objective(double objective, const char* where) {
 }
 
 /// Replaces rows of `q` that are no better than those of `nearest` by the latter, and fills in the
-/// evidence.
-inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
-                             const quantized_weights& nearest, quantized_weights& q,
-                             const parallel_for& parallel, const char* where) {
-  const std::vector<double> before = problem.objectives(g, nearest, parallel);
-  std::vector<double> after = problem.objectives(g, q, parallel);
+/// evidence. `before` and `after` are the objectives of the rows of `nearest` and `q`.
+inline void keep_better_rows(const weight_problem& problem, const quantized_weights& nearest,
+                             const std::vector<double>& before, std::vector<double> after,
+                             quantized_weights& q, const char* where) {
   const auto copy_row = [](const auto& from, auto& to, std::size_t r, std::size_t width) {
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(r * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>(r * width));
@@ -309,6 +307,13 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   q.evidence.nearest_objective = ordered_sum(before);
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
+}
+/// The same, with objectives that are computed here.
+inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
+                             const quantized_weights& nearest, quantized_weights& q,
+                             const parallel_for& parallel, const char* where) {
+  keep_better_rows(problem, nearest, problem.objectives(g, nearest, parallel),
+                   problem.objectives(g, q, parallel), q, where);
 }
 
 }  // namespace detail

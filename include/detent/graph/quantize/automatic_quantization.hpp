@@ -28,6 +28,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,6 +47,8 @@
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/quantize/range_trials.hpp>
+#include <detent/graph/quantize/search_budget.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_rounding.hpp>
 #include <detent/graph/rewrite/equalization.hpp>
@@ -59,10 +62,18 @@ namespace graph {
 /// squared error of the outputs divided by their squared values, as output_judge::noise_to_signal()
 /// combines them.
 struct quantization_step {
-  std::string name;           ///< What was tried, in words.
+  std::string name;           ///< What was tried, in words, or what ended the search.
   double noise_before = 0.0;  ///< Noise / signal of the best model before this step.
   double noise_after = 0.0;   ///< Noise / signal of the model with this step.
   bool kept = false;          ///< Whether the step was kept.
+};
+
+/// How far automatic_quantization() has come.
+struct quantization_progress {
+  std::string step;         ///< What is being tried, in words.
+  std::size_t done = 0;     ///< Layers or trials of the step that are done.
+  std::size_t total = 0;    ///< Layers or trials of the step; 0 if it is not counted.
+  double best_noise = 0.0;  ///< Noise / signal of the best model so far; 0 before there is one.
 };
 
 /// Options of automatic_quantization().
@@ -84,8 +95,15 @@ struct automatic_quantization_options {
   std::optional<weight_rounding_options> rounding = weight_rounding_options{};
   /// Samples that full bias correction runs for each layer, at most.
   std::size_t correction_samples = 16;
+  /// Limit of the time. When it is reached, the best quantization so far is returned, if its
+  /// outputs are no worse than those with plain min/max ranges, else the latter. The result then
+  /// depends on the speed of the machine. Plain min/max is always carried out, whatever time that
+  /// takes.
+  search_budget budget = {};
   /// Called with each step that was tried, in the order of time.
   std::function<void(const quantization_step&)> on_step = {};
+  /// Called at the beginning of each step and with each of its layers or trials.
+  std::function<void(const quantization_progress&)> on_progress = {};
   /// Options of all executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
@@ -98,52 +116,61 @@ class automatic_quantizer {
  public:
   automatic_quantizer(const model& float_model, const calibration_source& samples,
                       const automatic_quantization_options& options)
-      : float_model_(float_model),
-        samples_(samples),
-        seen_(samples),
-        unseen_(samples),
-        options_(options) {
-    std::size_t count = 0;
-    while (samples()) {
-      ++count;
+      : float_model_(float_model), options_(options), timer_(options.budget) {
+    samples_ = within_budget(samples, timer_);
+    while (samples_()) {
+      ++count_;
     }
     // Half of fewer than 8 samples would be too few for ranges: all are then used for both
     // purposes.
-    if (count >= 8) {
-      seen_ = every_other_sample(samples, false);
-      unseen_ = every_other_sample(samples, true);
-    }
-    judge_.emplace(float_model, unseen_, options.judge_samples, true, options.executor);
+    const bool halves = count_ >= 8;
+    seen_ = halves ? within_budget(every_other_sample(samples, false), timer_) : samples_;
+    unseen_ = halves ? within_budget(every_other_sample(samples, true), timer_) : samples_;
     std::erase_if(options_.methods,
                   [](const auto& m) { return detent::detail::lower_case(m) == "minmax"; });
     options_.methods.insert(options_.methods.begin(), "minmax");
+    for (const std::string& method : options_.methods) {
+      static_cast<void>(activation_observer(options_.activations, method));
+    }
+    if (options_.rounding) {
+      options_.rounding->on_layer = [this](std::size_t) {
+        timer_.check();
+        advance();
+      };
+    }
   }
 
   quantization run() {
+    begin("plain");
     plain_.emplace(float_model_, options_.scope);
     for (const auto& [name, own] : options_.activations.overrides) {
       require_override(*plain_, name, own, activation_observer(options_.activations, "minmax"),
                        options_.activations.observers);
     }
-    state best = calibrated(*plain_, seen_);
+    state best = calibrated(*plain_, seen_, std::set<std::size_t>{0});
     finish(best, seen_);
+    const search_budget::seconds ranges = timer_.elapsed();
+    judge_.emplace(float_model_, unseen_, options_.judge_samples, true, options_.executor);
     best.noise = judge_->noise_to_signal(best.carried_out->result);
     kept_.push_back(best);
     report({"plain", best.noise, best.noise, true});
-    try_equalization(best);
-    try_step(best, "weight scales of least squared error",
-             [](state& s) { s.weights = weight_scale::exact_mse; });
-    try_rounding(best);
-    for (std::size_t k = 1; k < options_.methods.size(); ++k) {
-      try_step(best, "ranges: " + options_.methods[k], [&](state& s) { choose_all(s, k); });
+    // Afterwards, two models are compared with the float model by all samples that are judged.
+    const double runs = static_cast<double>((std::min)(options_.judge_samples, count_)) /
+                        static_cast<double>(judge_->samples());
+    timer_.reserve(2.0 * ranges + 2.0 * runs * (timer_.elapsed() - ranges));
+    timer_.enforce(true);
+    try {
+      timer_.check();
+      search(best);
+    } catch (const budget_ended&) {
+      is_ended_ = true;
     }
-    try_single_ranges(best);
-    for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
-      const bool fast = kind == bias_correction::fast;
-      try_step(best, fast ? "bias correction: fast" : "bias correction: full",
-               [&](state& s) { s.correction = kind; });
+    timer_.enforce(false);
+    if (is_ended_) {
+      const double noise = kept_.back().noise;
+      report({"the budget of " + shown_seconds() + " s ended the search", noise, noise, false});
     }
-    return kept_promise();
+    return best_by_outputs();
   }
 
  private:
@@ -151,13 +178,16 @@ class automatic_quantizer {
   struct state {
     bool is_equalized = false;
     std::optional<quantization_plan> plan;
-    std::map<std::string, std::vector<scale_solution>> solutions;  // by value; one for each method
-    std::map<std::string, std::size_t> chosen;                     // by value; index of the method
+    /// By value: the solutions of the methods that were tried, by their indices. Values whose
+    /// parameters are given have solution 0 only.
+    std::map<std::string, std::map<std::size_t, scale_solution>> solutions;
+    std::map<std::string, std::size_t> chosen;  // by value; index of the method
     weight_scale weights = weight_scale::absmax;
-    bool rounds_weights = false;  // against the layers' outputs
-    /// The rounded weights. Later steps keep them, changes of ranges among them. Empty: rounding
-    /// has yet to be done.
+    /// The weights that are rounded against the layers' outputs. Later steps keep them, changes of
+    /// ranges among them. Empty: weights are rounded to nearest.
     std::map<std::size_t, layer_weights> rounded;
+    /// Layers that were rounded by few rows, which more samples serve.
+    std::set<std::size_t> few_rows;
     bias_correction correction = bias_correction::none;
     std::optional<quantization> carried_out;
     double noise = std::numeric_limits<double>::infinity();
@@ -168,69 +198,132 @@ class automatic_quantizer {
       options_.on_step(s);
     }
   }
+  [[nodiscard]] std::string shown_seconds() const {
+    return detent::detail::message(options_.budget.limit->count());
+  }
 
-  /// The solutions of all methods for the values of a plan, with min/max chosen.
-  [[nodiscard]] state calibrated(quantization_plan plan, const calibration_source& source) const {
+  /// Begins a step of `total` layers or trials.
+  void begin(const std::string& name, std::size_t total = 0) {
+    progress_ = {name, 0, total, kept_.empty() ? 0.0 : kept_.back().noise};
+    tell_progress();
+  }
+  void advance() {
+    ++progress_.done;
+    tell_progress();
+  }
+  void tell_progress() const {
+    if (options_.on_progress) {
+      options_.on_progress(progress_);
+    }
+  }
+
+  void search(state& best) {
+    try_equalization(best);
+    try_step(best, "weight scales of least squared error",
+             [](state& s) { s.weights = weight_scale::exact_mse; });
+    try_rounding(best);
+    if (options_.methods.size() > 1) {
+      begin("ranges");
+      std::set<std::size_t> others;
+      for (std::size_t k = 1; k < options_.methods.size(); ++k) {
+        others.insert(k);
+      }
+      const state found = calibrated(*best.plan, seen_, others);
+      for (const auto& [value, solutions] : found.solutions) {
+        best.solutions[value].insert(solutions.begin(), solutions.end());
+      }
+    }
+    for (std::size_t k = 1; k < options_.methods.size(); ++k) {
+      try_step(best, "ranges: " + options_.methods[k], [&](state& s) { choose_all(s, k); });
+    }
+    try_single_ranges(best);
+    for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
+      const bool fast = kind == bias_correction::fast;
+      try_step(best, fast ? "bias correction: fast" : "bias correction: full",
+               [&](state& s) { s.correction = kind; });
+    }
+  }
+
+  /// A state with the solutions of some methods, given by their indices, for the values of a plan.
+  /// With method 0, min/max, all values are in it and have it chosen, also those whose parameters
+  /// are given.
+  [[nodiscard]] state calibrated(const quantization_plan& plan, const calibration_source& source,
+                                 const std::set<std::size_t>& methods) const {
+    return calibrated(plan, source, [&](const std::string&) { return methods; });
+  }
+  /// The same, with methods of its own for each value.
+  [[nodiscard]] state calibrated(
+      const quantization_plan& plan, const calibration_source& source,
+      const std::function<std::set<std::size_t>(const std::string&)>& methods_of) const {
     state s;
-    s.plan.emplace(std::move(plan));
+    s.plan.emplace(plan);
     const observer_options observer = activation_observer(options_.activations, "minmax");
     std::vector<observed_value> observed;
+    std::vector<std::size_t> methods;
     for (const std::string& name : s.plan->values()) {
       const std::string own = own_method(*s.plan, name, options_.activations.overrides);
-      for (const std::string& method : options_.methods) {
-        observed.push_back({name, observer_for(*s.plan, name, own.empty() ? method : own, observer,
-                                               options_.activations.observers)});
-        if (!may_choose(*s.plan, name)) {
-          break;
+      for (const std::size_t k : methods_of(name)) {
+        if (k > 0 && !may_choose(*s.plan, name)) {
+          continue;
         }
+        observed.push_back(
+            {name, observer_for(*s.plan, name, own.empty() ? options_.methods[k] : own, observer,
+                                options_.activations.observers)});
+        methods.push_back(k);
+        s.chosen.emplace(name, k);
       }
-      s.chosen[name] = 0;
     }
     calibrate(s.plan->float_model(), observed, source, options_.executor);
-    for (const observed_value& v : observed) {
-      s.solutions[v.name].push_back(
-          solution_of(*s.plan, v, observer.scheme, options_.activations.overrides));
+    for (std::size_t i = 0; i < observed.size(); ++i) {
+      timer_.check();
+      s.solutions[observed[i].name][methods[i]] =
+          solution_of(*s.plan, observed[i], observer.scheme, options_.activations.overrides);
     }
     return s;
   }
 
-  /// The weights on their grid, rounded to nearest. A step that changes the range of one activation
-  /// changes the weights of few layers, so those of the others are cached.
+  /// The weights of a layer on their grid, rounded to nearest. The scales that are found for a
+  /// layer serve all states with the same weights.
+  [[nodiscard]] layer_weights nearest_layer(const state& s, const quantization_parameters& p,
+                                            std::size_t i) {
+    const model& m = s.plan->float_model();
+    const auto [found, is_new] = scales_.try_emplace({s.is_equalized, s.weights, i});
+    if (is_new) {
+      layer_weight_options weights = options_.weights;
+      weights.scale = s.weights;
+      found->second = find_weight_scales(m, m.nodes[i], with_settings(weights, s.plan->settings(i)),
+                                         options_.executor.parallel);
+    }
+    return quantize_layer_weights(m, m.nodes[i], p.activations.at(m.nodes[i].inputs[0]).scale,
+                                  found->second);
+  }
   [[nodiscard]] std::map<std::size_t, layer_weights> nearest_layers(
       const state& s, const quantization_parameters& p) {
-    const model& m = s.plan->float_model();
     std::map<std::size_t, layer_weights> layers;
     for (const std::size_t i : s.plan->layers()) {
-      const float x_scale = p.activations.at(m.nodes[i].inputs[0]).scale;
-      auto& [last_scale, last] = nearest_[{s.is_equalized, s.weights, i}];
-      if (last_scale != x_scale) {
-        layer_weight_options weights = options_.weights;
-        weights.scale = s.weights;
-        last = quantize_layer_weights(m, m.nodes[i], x_scale,
-                                      with_settings(weights, s.plan->settings(i)),
-                                      options_.executor.parallel);
-        last_scale = x_scale;
-      }
-      layers.emplace(i, last);
+      timer_.check();
+      layers.emplace(i, nearest_layer(s, p, i));
     }
     return layers;
   }
 
-  /// Computes the quantization that a state describes.
-  void finish(state& s, const calibration_source& source) {
-    s.carried_out.emplace(quantization{*s.plan, {}, {}});
-    quantization_plan& plan = s.carried_out->plan;
-    quantization_parameters& p = s.carried_out->parameters;
+  /// The parameters of the activations that a state has chosen.
+  [[nodiscard]] quantization_parameters chosen_ranges(const state& s) const {
+    quantization_parameters p;
     p.activation_type = options_.activations.type;
     for (const auto& [value, method] : s.chosen) {
-      p.activations[value] = s.solutions.at(value)[method].params;
+      p.activations[value] = s.solutions.at(value).at(method).params;
     }
-    share_parameters(plan, p.activations);
+    share_parameters(*s.plan, p.activations);
+    return p;
+  }
+
+  /// Computes the quantization that a state describes.
+  void finish(state& s, const calibration_source& source) {
+    s.carried_out.emplace(quantization{*s.plan, chosen_ranges(s), {}});
+    quantization_plan& plan = s.carried_out->plan;
+    quantization_parameters& p = s.carried_out->parameters;
     p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
-    if (s.rounds_weights && s.rounded.empty()) {
-      round_weights(plan, p, source, *options_.rounding, options_.executor);
-      s.rounded = p.layers;
-    }
     static_cast<void>(correct_biases(
         plan, p, source,
         {.kind = s.correction,
@@ -241,7 +334,7 @@ class automatic_quantizer {
 
   /// Measures a state, reports it, and makes it the best one if it has less noise.
   void keep_if_better(state& best, state&& tried, const std::string& name) {
-    tried.noise = judge_->noise_to_signal(tried.carried_out->result);
+    tried.noise = judge_->noise_to_signal(tried.carried_out->result, [this] { timer_.check(); });
     const bool kept = tried.noise < best.noise;
     report({name, best.noise, tried.noise, kept});
     if (kept) {
@@ -252,6 +345,8 @@ class automatic_quantizer {
 
   template <class Change>
   void try_step(state& best, const std::string& name, const Change& change) {
+    timer_.check();
+    begin(name);
     state tried = best;
     change(tried);
     finish(tried, seen_);
@@ -259,6 +354,7 @@ class automatic_quantizer {
   }
 
   void try_equalization(state& best) {
+    begin("equalization");
     model equalized = plain_->float_model();
     const equalization_result result = equalize(equalized);
     if (std::none_of(result.pairs.begin(), result.pairs.end(),
@@ -266,7 +362,7 @@ class automatic_quantizer {
       return;
     }
     equalized_.emplace(*plain_, std::move(equalized));
-    state tried = calibrated(*equalized_, seen_);
+    state tried = calibrated(*equalized_, seen_, std::set<std::size_t>{0});
     tried.is_equalized = true;
     finish(tried, seen_);
     keep_if_better(best, std::move(tried), "equalization");
@@ -280,22 +376,28 @@ class automatic_quantizer {
     if (!options_.rounding || best.plan->layers().empty()) {
       return;
     }
+    begin("moments for weight rounding");
     const state before = best;
     const quantization_parameters& nearest = before.carried_out->parameters;
     const input_moments moments =
         gather_moments(*before.plan, nearest, seen_, *options_.rounding, options_.executor);
     for (const weight_scale scale : {weight_scale::absmax, weight_scale::exact_mse}) {
+      const std::string name = scale == weight_scale::absmax ? "weight rounding: absmax scales"
+                                                             : "weight rounding: exact_mse scales";
+      begin(name, best.plan->layers().size());
       state tried = before;
       tried.weights = scale;
-      tried.rounds_weights = true;
       quantization_parameters p = nearest;
       p.layers = nearest_layers(tried, p);
       round_weights(*tried.plan, p, moments, *options_.rounding, options_.executor.parallel);
       tried.rounded = std::move(p.layers);
+      for (const std::size_t i : tried.plan->layers()) {
+        if (moments.left_out(i).empty() && moments.rows(i) < moments.features(i)) {
+          tried.few_rows.insert(i);
+        }
+      }
       finish(tried, seen_);
-      keep_if_better(best, std::move(tried),
-                     scale == weight_scale::absmax ? "weight rounding: absmax scales"
-                                                   : "weight rounding: exact_mse scales");
+      keep_if_better(best, std::move(tried), name);
     }
   }
 
@@ -310,22 +412,36 @@ class automatic_quantizer {
            s.plan->float_model().initializer(value) == nullptr;
   }
 
-  /// Ensures that the outputs themselves are not worse than with plain min/max: returns to the last
-  /// kept step for which that is true.
-  quantization kept_promise() {
+  /// Repeats the decisions of the last kept steps with all samples and returns the best of them by
+  /// the outputs themselves, or plain min/max if no other is as good. If the budget has ended the
+  /// search, only the last kept step is compared, with the samples that it was made with.
+  quantization best_by_outputs() {
+    const std::size_t first = kept_.size() > most_compared ? kept_.size() - most_compared : 1;
+    begin("kept steps, by the outputs", kept_.size() - first);
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
     state best = with_all_samples(kept_.front());
-    const double before = outputs.noise_to_signal(best.carried_out->result);
-    for (; kept_.size() > 1; kept_.pop_back()) {
-      state s = with_all_samples(kept_.back());
-      const double after = outputs.noise_to_signal(s.carried_out->result);
-      report({std::to_string(kept_.size() - 1) + " kept steps, by the outputs", before, after,
-              after <= before});
-      if (after <= before) {
-        best = std::move(s);
+    const double plain = outputs.noise_to_signal(best.carried_out->result);
+    quantization_step last{"", plain, std::numeric_limits<double>::infinity(), false};
+    for (std::size_t k = kept_.size(); k-- > first && !timer_.is_exhausted();) {
+      state s = is_ended_ ? kept_[k] : with_all_samples(kept_[k]);
+      const double noise = outputs.noise_to_signal(s.carried_out->result);
+      if (noise < last.noise_after) {
+        last = {std::to_string(k) + " kept steps, by the outputs", plain, noise, noise <= plain};
+        if (last.kept) {
+          best = std::move(s);
+        }
+      }
+      advance();
+      if (is_ended_) {
         break;
       }
+    }
+    if (!last.name.empty()) {
+      report(last);
+    }
+    if (last.kept && !is_ended_) {
+      refine(best, outputs, last);
     }
     if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
@@ -334,27 +450,92 @@ class automatic_quantizer {
               value,
               method_name(*best.plan, value, options_.activations.overrides,
                           options_.methods[method]),
-              best.solutions.at(value)[method]);
+              best.solutions.at(value).at(method));
         }
       }
     }
     return std::move(*best.carried_out);
   }
 
-  /// Repeats the decisions of a state with ranges, rounding and biases from all samples.
-  [[nodiscard]] state with_all_samples(const state& s) {
-    std::optional<state>& all = all_samples_[s.is_equalized ? 1 : 0];
-    if (!all) {
-      all = calibrated(s.is_equalized ? *equalized_ : *plain_, samples_);
-      all->is_equalized = s.is_equalized;
+  /// Changes ranges of single activations once more, now by the outputs for all samples. The other
+  /// ranges are those that the trials had.
+  void refine(state& best, const output_judge& outputs, const quantization_step& last) {
+    state tried = best;
+    for (const auto& [value, solutions] : kept_.back().solutions) {
+      tried.solutions[value].insert(solutions.begin(), solutions.end());
     }
-    state t = *all;
+    const std::size_t changed = change_single_ranges(tried, outputs, outputs.samples(), 1.0);
+    if (changed > 0) {
+      tried.carried_out->result = write_qdq(tried.carried_out->plan, tried.carried_out->parameters);
+      const double noise = outputs.noise_to_signal(tried.carried_out->result);
+      const bool kept = noise < last.noise_after;
+      report({"ranges of " + std::to_string(changed) + " activations, by the outputs",
+              last.noise_before, noise, kept});
+      if (kept) {
+        best = std::move(tried);
+      }
+    }
+  }
+
+  /// Repeats the decisions of a state with ranges and biases from all samples. Layers that were
+  /// rounded by few rows are rounded again.
+  [[nodiscard]] state with_all_samples(const state& s) {
+    if (count_ < 8) {
+      return s;  // it has seen them all
+    }
+    state t;
+    t.plan.emplace(*s.plan);
     t.chosen = s.chosen;
+    t.solutions = all_solutions(s);
+    t.is_equalized = s.is_equalized;
     t.weights = s.weights;
-    t.rounds_weights = s.rounds_weights;
     t.correction = s.correction;
+    t.rounded = s.rounded;
+    if (!s.few_rows.empty()) {
+      auto& rounded = all_rounded_[{s.is_equalized, s.weights}];
+      if (rounded.empty()) {
+        rounded = rounded_again(t, s.few_rows);
+      }
+      for (const auto& [i, weights] : rounded) {
+        t.rounded.at(i) = weights;
+      }
+    }
     finish(t, samples_);
     return t;
+  }
+
+  /// Rounds some layers of a state by all samples.
+  [[nodiscard]] std::map<std::size_t, layer_weights> rounded_again(
+      const state& s, const std::set<std::size_t>& layers) {
+    quantization_parameters p = chosen_ranges(s);
+    p.layers = s.rounded;
+    for (const std::size_t i : layers) {
+      p.layers.at(i) = nearest_layer(s, p, i);
+    }
+    weight_rounding_options rounding = *options_.rounding;
+    rounding.layers = layers;
+    round_weights(*s.plan, p, samples_, rounding, options_.executor);
+    std::erase_if(p.layers, [&](const auto& entry) { return layers.count(entry.first) == 0; });
+    return std::move(p.layers);
+  }
+
+  /// The solutions of all samples for the methods that a state has chosen. The first call for a
+  /// plan finds those of all other kept states, too, so that the samples are run once.
+  [[nodiscard]] const std::map<std::string, std::map<std::size_t, scale_solution>>& all_solutions(
+      const state& s) {
+    auto& found = all_solutions_[s.is_equalized ? 1 : 0];
+    if (found.empty()) {
+      found = calibrated(*s.plan, samples_, [&](const std::string& value) {
+                std::set<std::size_t> methods;
+                for (const state& k : kept_) {
+                  if (k.is_equalized == s.is_equalized) {
+                    methods.insert(k.chosen.at(value));
+                  }
+                }
+                return methods;
+              }).solutions;
+    }
+    return found;
   }
 
   static void choose_all(state& s, std::size_t method) {
@@ -363,63 +544,88 @@ class automatic_quantizer {
     }
   }
 
-  /// Changes the range of one activation at a time, measured with a few samples. All changes
-  /// together must then hold up with all of them.
-  void try_single_ranges(state& best) {
+  /// Number of trials that change_single_ranges() may make.
+  [[nodiscard]] static std::size_t single_trials(const state& s) {
     std::size_t trials = 0;
-    for (const auto& [value, solutions] : best.solutions) {
-      trials += can_change(best, value) ? solutions.size() - 1 : 0;
+    for (const auto& [value, solutions] : s.solutions) {
+      trials += can_change(s, value) ? solutions.size() - 1 : 0;
     }
+    return trials;
+  }
+
+  /// Changes the range of one activation at a time, measured with `samples` samples of a judge, and
+  /// the parameters of `s.carried_out` with it. A change is kept if it leaves less than `factor` of
+  /// the noise. Returns the number of changes.
+  std::size_t change_single_ranges(state& s, const output_judge& judge, std::size_t samples,
+                                   double factor) {
+    quantization& q = *s.carried_out;
+    range_trials trials(q.plan, judge, samples, q.parameters, options_.executor);
+    std::size_t changed = 0;
+    for (const auto& [value, solutions] : s.solutions) {
+      if (!can_change(s, value)) {
+        continue;
+      }
+      for (const auto& [k, solution] : solutions) {
+        const std::size_t before = s.chosen[value];
+        if (solution.params == solutions.at(before).params) {
+          continue;
+        }
+        timer_.check();
+        s.chosen[value] = k;
+        quantization_parameters p = chosen_ranges(s);
+        p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
+        if (trials.improves(p, factor)) {
+          ++changed;
+        } else {
+          s.chosen[value] = before;
+        }
+        advance();
+      }
+    }
+    q.parameters = trials.parameters();
+    return changed;
+  }
+
+  /// Changes ranges of single activations, measured with a few samples. All changes together must
+  /// then hold up with all of them.
+  void try_single_ranges(state& best) {
+    const std::size_t trials = single_trials(best);
     if (trials == 0) {
       return;
     }
-    const std::size_t runs = std::clamp<std::size_t>(options_.single_runs / trials, 4, 32);
-    const output_judge few(float_model_, unseen_, runs, true, options_.executor);
+    begin("ranges of single activations", trials);
     state tried = best;
-    double noise = few.noise_to_signal(tried.carried_out->result);
-    std::size_t changed = 0;
-    for (const auto& [value, solutions] : best.solutions) {
-      if (!can_change(best, value)) {
-        continue;
-      }
-      for (std::size_t k = 0; k < solutions.size(); ++k) {
-        const std::size_t before = tried.chosen[value];
-        if (solutions[k].params == solutions[before].params) {
-          continue;
-        }
-        tried.chosen[value] = k;
-        finish(tried, seen_);
-        const double now = few.noise_to_signal(tried.carried_out->result);
-        // A smaller gain is within the uncertainty of a few samples.
-        if (now < 0.995 * noise) {
-          noise = now;
-          ++changed;
-        } else {
-          tried.chosen[value] = before;
-        }
-      }
+    // A gain below 0.5 % is within the uncertainty of a few samples.
+    const std::size_t changed = change_single_ranges(
+        tried, *judge_, std::clamp<std::size_t>(options_.single_runs / trials, 4, 32), 0.995);
+    if (changed > 0) {
+      finish(tried, seen_);
+      keep_if_better(best, std::move(tried),
+                     "ranges of " + std::to_string(changed) + " single activations");
     }
-    if (changed == 0) {
-      return;
-    }
-    finish(tried, seen_);
-    keep_if_better(best, std::move(tried),
-                   "ranges of " + std::to_string(changed) + " single activations");
   }
 
+  /// Kept steps that are compared at the end, at most.
+  static constexpr std::size_t most_compared = 4;
+
   const model& float_model_;
-  const calibration_source& samples_;
+  automatic_quantization_options options_;
+  search_timer timer_;
+  calibration_source samples_;
   calibration_source seen_;    // samples for the ranges and biases of trials
   calibration_source unseen_;  // samples for measuring them
-  automatic_quantization_options options_;
+  std::size_t count_ = 0;      // of all samples
+  bool is_ended_ = false;      // by the budget
   std::optional<output_judge> judge_;
   std::vector<state> kept_;
   std::optional<quantization_plan> plain_;
   std::optional<quantization_plan> equalized_;
-  std::optional<state> all_samples_[2];  // plain, equalized
-  /// By whether the model is equalized, kind of scales and node: the scale of the input for which
-  /// the layer's weights were rounded, and the result.
-  std::map<std::tuple<bool, weight_scale, std::size_t>, std::pair<float, layer_weights>> nearest_;
+  std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
+  /// Layers that were rounded by all samples, by what state::is_equalized and state::weights are.
+  std::map<std::pair<bool, weight_scale>, std::map<std::size_t, layer_weights>> all_rounded_;
+  quantization_progress progress_;
+  /// By whether the model is equalized, kind of scales and node.
+  std::map<std::tuple<bool, weight_scale, std::size_t>, layer_weight_scales> scales_;
 };
 
 }  // namespace detail

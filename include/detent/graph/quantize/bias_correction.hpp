@@ -13,10 +13,12 @@
 #define DETENT_GRAPH_QUANTIZE_BIAS_CORRECTION_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/network_parts.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/rewrite/lower.hpp>
@@ -98,8 +101,26 @@ class channel_sums {
     const auto values = t.data<float>();
     for (std::size_t i = 0; i < values.size(); i += inner) {
       double& sum = sums_[i / inner % channels];
-      for (std::size_t k = 0; k < inner; ++k) {
-        const double v = static_cast<double>(values[i + k]);
+      const float* const x = values.data() + i;
+      std::size_t k = 0;
+      if (inner >= lanes) {
+        // Sums that do not wait for each other; their number is part of the result.
+        std::array<double, lanes> some{};
+        std::array<double, lanes> squares{};
+        for (; k + lanes <= inner; k += lanes) {
+          for (std::size_t lane = 0; lane < lanes; ++lane) {
+            const double v = static_cast<double>(x[k + lane]);
+            some[lane] += v;
+            squares[lane] += v * v;  // the square is exact
+          }
+        }
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+          sum += some[lane];
+          squares_ += squares[lane];
+        }
+      }
+      for (; k < inner; ++k) {
+        const double v = static_cast<double>(x[k]);
         sum += v;
         squares_ += v * v;
       }
@@ -130,6 +151,7 @@ class channel_sums {
   }
 
  private:
+  static constexpr std::size_t lanes = 8;
   bool is_image_ = true;
   shape dims_;
   std::vector<double> sums_;
@@ -201,28 +223,105 @@ class bias_corrector {
 
   std::vector<bias_shift> run(layer_means means, const calibration_source& some) {
     means_ = std::move(means);
+    if (options_.kind == bias_correction::full && !nncf()) {
+      return run_parts(some);
+    }
     std::vector<bias_shift> shifts;
     for (const std::size_t i : plan_.layers()) {
-      const node& n = plan_.float_model().nodes[i];
-      // MatMul has no bias.
-      if (n.is("MatMul") || (nncf() && float_constant(plan_.float_model(), n, 2) == nullptr)) {
-        continue;
+      if (has_bias(i)) {
+        shifts.push_back(correct(
+            i, options_.kind == bias_correction::fast ? fast_shift(i) : nncf_shift(i, some)));
       }
-      require(!means_.of(n.inputs[0]).empty(), error_kind::invalid_argument,
-              "there are no calibration samples");
-      bias_shift s;
-      s.node = n.label();
-      s.shift = options_.kind == bias_correction::fast ? fast_shift(i) : full_shift(i, some);
-      s.applied = is_acceptable(i, s.shift);
-      if (s.applied) {
-        apply(i, s.shift);
-      }
-      shifts.push_back(std::move(s));
     }
     return shifts;
   }
 
  private:
+  /// Bytes of the values that are kept between two parts of the network, for all samples.
+  static constexpr std::size_t largest_bytes = std::size_t{1} << 26;
+
+  /// Whether a layer has a bias or may get one. Throws invalid_argument if there are no samples.
+  [[nodiscard]] bool has_bias(std::size_t i) const {
+    const node& n = plan_.float_model().nodes[i];
+    // MatMul has no bias.
+    if (n.is("MatMul") || (nncf() && float_constant(plan_.float_model(), n, 2) == nullptr)) {
+      return false;
+    }
+    require(!means_.of(n.inputs[0]).empty(), error_kind::invalid_argument,
+            "there are no calibration samples");
+    return true;
+  }
+
+  [[nodiscard]] bias_shift correct(std::size_t i, std::vector<double> shift) {
+    bias_shift s;
+    s.node = plan_.float_model().nodes[i].label();
+    s.shift = std::move(shift);
+    s.applied = is_acceptable(i, s.shift);
+    if (s.applied) {
+      apply(i, s.shift);
+    }
+    return s;
+  }
+
+  /// Corrects by the full kind, part by part of the network. The values between two parts are kept
+  /// for as many samples as `largest_bytes` allows; the network is run up to the part for the rest.
+  std::vector<bias_shift> run_parts(const calibration_source& samples) {
+    std::vector<std::string> outputs;
+    for (const value_info& v : plan_.float_model().outputs) {
+      outputs.push_back(v.name);
+    }
+    network_parts parts(plan_, outputs, runner_);
+    const std::set<std::size_t> layers(plan_.layers().begin(), plan_.layers().end());
+    std::size_t count = 0;
+    while (samples()) {
+      ++count;
+    }
+    std::vector<network_values> kept(count);
+    std::vector<bias_shift> shifts;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      for (const std::size_t i : parts.nodes(part)) {
+        if (layers.count(i) == 0 || !has_bias(i)) {
+          continue;
+        }
+        const node& n = plan_.float_model().nodes[i];
+        executor beginning(for_execution(parts.model_up_to(p_, part, n.outputs[0])), runner_);
+        channel_sums sums(is_image(n));
+        for (std::size_t k = 0; const auto inputs = samples(); ++k) {
+          network_values values;
+          if (k >= kept.size()) {
+            parts.run(*inputs, values, part);
+          }
+          sums.add(parts.run_up_to(beginning, *inputs, k < kept.size() ? kept[k] : values).front());
+        }
+        shifts.push_back(correct(i, difference(means_.of(n.outputs[0]).means(), sums.means())));
+      }
+      parts.write(p_, part);
+      std::size_t bytes = 0;
+      const bool all_kept = kept.size() == count;
+      for (std::size_t k = 0; const auto inputs = samples(); ++k) {
+        if (k >= kept.size()) {
+          continue;
+        }
+        parts.run_part(part, *inputs, kept[k]);
+        parts.forget(kept[k], part + 1);
+        for (const auto& [name, value] : kept[k]) {
+          bytes += value.bytes();
+        }
+        if (bytes > largest_bytes) {
+          kept.resize(k);
+        }
+      }
+      if (kept.size() == count) {
+        parts.release(part);
+      } else if (all_kept) {  // from now on, some samples need all parts
+        for (std::size_t before = 0; before < part; ++before) {
+          parts.write(p_, before);
+        }
+      }
+    }
+    return shifts;
+  }
+
   [[nodiscard]] bool nncf() const noexcept { return options_.rule == bias_correction_rule::nncf; }
   [[nodiscard]] static bool is_image(const node& n) { return n.is("Conv"); }
 
@@ -282,27 +381,20 @@ class bias_corrector {
         rounded);
   }
 
-  /// The shift of each output channel, from runs of the quantized network up to the layer.
-  [[nodiscard]] std::vector<double> full_shift(std::size_t i,
+  /// The shift of each output channel by the rule of NNCF, from runs of the network with rounded
+  /// weights up to the layer.
+  [[nodiscard]] std::vector<double> nncf_shift(std::size_t i,
                                                const calibration_source& samples) const {
     const node& n = plan_.float_model().nodes[i];
-    std::string value = n.outputs[0];
-    model network;
-    if (nncf()) {
-      network = plan_.float_model();
-      unused_names names(network);
-      for (const auto& [layer, weights] : p_.layers) {
-        // Layers may share weights, but each one has rounded weights of its own.
-        const std::string name = names.take("rounded");
-        network.initializers[name] = dequantized(weights);
-        network.nodes[layer].inputs[1] = name;
-      }
-    } else {
-      qdq_writer writer(plan_, p_);
-      network = writer.run();
-      value = writer.name_of(value);
+    model network = plan_.float_model();
+    unused_names names(network);
+    for (const auto& [layer, weights] : p_.layers) {
+      // Layers may share weights, but each one has rounded weights of its own.
+      const std::string name = names.take("rounded");
+      network.initializers[name] = dequantized(weights);
+      network.nodes[layer].inputs[1] = name;
     }
-    network.outputs = {{value, element_type::f32, false, {}, {}}};
+    network.outputs = {{n.outputs[0], element_type::f32, false, {}, {}}};
     remove_unused(network);
     executor quantized(for_execution(std::move(network)), runner_);
     channel_sums sums(is_image(n));
@@ -352,10 +444,11 @@ class bias_corrector {
 /// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
 /// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
 /// mean. The fast kind draws the samples once; the full kind draws them once, and once more for
-/// each layer. Returns one entry for each layer that has a bias or may get one, in topological
-/// order; layers whose shift the rule rejects are in it, too. With kind none, nothing changes and
-/// the result is empty. Deterministic; the result does not depend on how many samples are batched
-/// in one run.
+/// each layer and each part of the network; between parts, it keeps up to 64 MiB of values, and
+/// runs the network from its inputs for the samples that do not fit. Returns one entry for each
+/// layer that has a bias or may get one, in topological order; layers whose shift the rule rejects
+/// are in it, too. With kind none, nothing changes and the result is empty. Deterministic; the
+/// result does not depend on how many samples are batched in one run.
 ///
 /// Throws invalid_argument if there are no samples.
 inline std::vector<bias_shift> correct_biases(quantization_plan& plan,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
 #include <span>
@@ -162,12 +163,30 @@ class output_judge {
     require(any, error_kind::unsupported, "the model returns no float tensor to judge by");
   }
 
+  /// Number of samples, at least 1.
+  [[nodiscard]] std::size_t samples() const noexcept { return inputs_.size(); }
+  /// The inputs of a sample, by name.
+  [[nodiscard]] const std::map<std::string, tensor>& inputs(std::size_t sample) const {
+    return inputs_[sample];
+  }
+  /// The outputs of the float model for a sample.
+  [[nodiscard]] std::span<const tensor> expected(std::size_t sample) const {
+    return expected_[sample];
+  }
+  /// Whether outputs are measured by the inputs of the Softmax that makes them.
+  [[nodiscard]] bool by_logits() const noexcept { return by_logits_; }
+
   /// Runs a quantized model on the samples, on the integer kernels, and returns one error for each
-  /// output. Those of outputs that are not float stay empty.
-  [[nodiscard]] std::vector<signal_error> errors(const model& quantized) const {
+  /// output. Those of outputs that are not float stay empty. `before_run`, if it is not empty, is
+  /// called before each sample and may throw to end the measurement.
+  [[nodiscard]] std::vector<signal_error> errors(
+      const model& quantized, const std::function<void()>& before_run = {}) const {
     executor other(for_execution(judged(quantized)), options_);
     std::vector<signal_error> all(expected_[0].size());
     for (std::size_t k = 0; k < inputs_.size(); ++k) {
+      if (before_run) {
+        before_run();
+      }
       add_outputs(all, expected_[k], other.run(inputs_[k]));
     }
     return all;
@@ -175,8 +194,9 @@ class output_judge {
 
   /// The noise-to-signal ratio of a quantized model, over all of its outputs:
   /// detent::graph::noise_to_signal() of errors().
-  [[nodiscard]] double noise_to_signal(const model& quantized) const {
-    return graph::noise_to_signal(errors(quantized));
+  [[nodiscard]] double noise_to_signal(const model& quantized,
+                                       const std::function<void()>& before_run = {}) const {
+    return graph::noise_to_signal(errors(quantized, before_run));
   }
 
  private:

@@ -16,13 +16,17 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
@@ -51,6 +55,10 @@ struct input_moments_options {
   std::size_t max_bytes = std::size_t{1} << 28;
   /// Rows of a run that are used, at most, spread evenly over all of them; at least 1.
   std::size_t rows_per_run = 64;
+  /// Factor of K, with which the rows of a run that a layer of K features uses are limited further.
+  double rows_per_run_and_feature = std::numeric_limits<double>::infinity();
+  /// The layers that get moments, by the indices of their nodes. Without a value: all.
+  std::optional<std::set<std::size_t>> layers = {};
 };
 
 namespace detail {
@@ -154,6 +162,7 @@ class row_moments {
 
   [[nodiscard]] std::uint64_t rows() const noexcept { return observers_.front().count(); }
   [[nodiscard]] std::size_t groups() const noexcept { return observers_.size(); }
+  [[nodiscard]] std::size_t features() const noexcept { return geometry_.features; }
   [[nodiscard]] gram_matrix gram(std::size_t group) const { return observers_[group].finalize(); }
 
  private:
@@ -300,6 +309,10 @@ class input_moments {
       layer_entry& l = layers_[i];
       l.features = g.features;
       l.groups = g.groups;
+      if (options.layers && options.layers->count(i) == 0) {
+        l.left_out = "not chosen";
+        continue;
+      }
       if (g.features > options.max_features) {
         l.left_out =
             detent::detail::message(g.features, " features, the limit is ", options.max_features);
@@ -337,7 +350,13 @@ class input_moments {
     }
     detail::of_tensor(name, [&] {
       for (const std::size_t i : found->second) {
-        moments_[i].add(value, options_.rows_per_run, parallel_);
+        const double rows = std::ceil(detent::detail::rounded_product(
+            options_.rows_per_run_and_feature, static_cast<double>(moments_[i].features())));
+        moments_[i].add(value,
+                        rows < static_cast<double>(options_.rows_per_run)
+                            ? (std::max)(std::size_t{1}, static_cast<std::size_t>(rows))
+                            : options_.rows_per_run,
+                        parallel_);
       }
     });
   }

@@ -100,25 +100,29 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   return options;
 }
 
-/// Chooses the scales of a layer's weights and rounds the weights to nearest even with them.
-/// `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale * weight
-/// scale: a weight scale is raised where it would not. Where all weights of a channel are zero and
-/// scales are per channel, the scale comes from the bias. `parallel` runs the channels of
+/// Scales of a layer's weights as its weights alone determine them. They serve any scale of its
+/// input; quantize_layer_weights() then raises them where the bias needs it.
+struct layer_weight_scales {
+  quant_scheme scheme = symmetric<std::int8_t>;  ///< The grid of the codes.
+  bool per_channel = true;                       ///< Whether each channel has its own scale.
+  std::vector<float> scales;    ///< One scale for each output channel, also if they are equal.
+  std::vector<bool> is_zero;    ///< Whether all weights of a channel are zero.
+  std::int32_t zero_point = 0;  ///< Zero point of all channels.
+};
+
+/// Chooses the scales of a layer's weights. `parallel` runs the channels of
 /// weight_scale::exact_mse; empty: the calling thread runs them.
 ///
 /// Throws invalid_argument, naming the tensor or the node, if the weights are no float constant, if
-/// a weight or bias is not finite, or if the number of bits is not in 2..8.
-[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
-                                                          float x_scale,
-                                                          const layer_weight_options& options = {},
-                                                          const parallel_for& parallel = {}) {
+/// a weight is not finite, or if the number of bits is not in 2..8.
+[[nodiscard]] inline layer_weight_scales find_weight_scales(
+    const model& m, const node& n, const layer_weight_options& options = {},
+    const parallel_for& parallel = {}) {
   const tensor* constant = detail::float_constant(m, n, 1);
   require(constant != nullptr, error_kind::invalid_argument, n.label(),
           " has no constant float weights");
   const tensor& weights = *constant;
-  const tensor* bias = detail::float_constant(m, n, 2);
   const std::size_t axis = weight_channel_axis(n);
-  const auto channels = static_cast<std::size_t>(weights.dim(axis));
   const tensor_view<const float> view = tensor_view_of<float>(weights);
   require(options.bits >= 2 && options.bits <= 8, error_kind::invalid_argument, n.label(),
           ": weights of ", options.bits, " bits, expected 2..8");
@@ -126,46 +130,72 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
   const bool is_asymmetric =
       options.asymmetric && !options.per_channel && !options.reduce_range && has_8_bits;
   const std::int32_t largest = (1 << (options.bits - 1)) - 1;
-  const quant_scheme scheme = is_asymmetric ? asymmetric<std::int8_t>
-                              : options.reduce_range && has_8_bits
-                                  ? quant_scheme{{-64, 64}, true}
-                                  : quant_scheme{{-largest, largest}, true};
+  layer_weight_scales result;
+  result.per_channel = options.per_channel;
+  result.scheme = is_asymmetric                        ? asymmetric<std::int8_t>
+                  : options.reduce_range && has_8_bits ? quant_scheme{{-64, 64}, true}
+                                                       : quant_scheme{{-largest, largest}, true};
 
   channel_min_max_observer observer(axis);
   observer.observe(view);
-  layer_weights result{
-      tensor::allocate(element_type::s8, weights.dims()), axis, {}, 0, scheme.levels};
-  std::vector<bool> is_zero;
   value_range whole{0.0F, 0.0F};
   for (const min_max_observer& channel : observer.channels()) {
     const value_range r = detail::of_tensor(n.inputs[1], [&] { return channel.range(); });
     whole = {(std::min)(whole.lower, r.lower), (std::max)(whole.upper, r.upper)};
-    is_zero.push_back(r.lower == 0.0F && r.upper == 0.0F);
-    result.scales.push_back(params_from_range(r, scheme).scale);
+    result.is_zero.push_back(r.lower == 0.0F && r.upper == 0.0F);
+    result.scales.push_back(params_from_range(r, result.scheme).scale);
   }
   if (options.scale == weight_scale::exact_mse && options.per_channel) {
     const auto solutions = solve_channels(
-        view, axis, scheme, [](const distribution& d, quant_scheme s) { return exact_mse(d, s); },
-        parallel);
-    for (std::size_t i = 0; i < channels; ++i) {
+        view, axis, result.scheme,
+        [](const distribution& d, quant_scheme s) { return exact_mse(d, s); }, parallel);
+    for (std::size_t i = 0; i < solutions.size(); ++i) {
       result.scales[i] = solutions[i].params.scale;
     }
   } else if (!options.per_channel) {
-    const quant_params params = options.scale == weight_scale::exact_mse
-                                    ? exact_mse(distribution(weights.data<float>()), scheme).params
-                                    : params_from_range(whole, scheme);
-    result.scales.assign(channels, params.scale);
+    const quant_params params =
+        options.scale == weight_scale::exact_mse
+            ? exact_mse(distribution(weights.data<float>()), result.scheme).params
+            : params_from_range(whole, result.scheme);
+    result.scales.assign(result.scales.size(), params.scale);
     result.zero_point = params.zero_point;
   }
-  detail::fit_bias(result.scales, is_zero, options.per_channel, x_scale, bias, n);
+  return result;
+}
 
-  const channel_quant_params p{axis, result.scales,
-                               std::vector<std::int32_t>(channels, result.zero_point)};
-  quantize(view, mutable_view_of<std::int8_t>(result.codes), p, scheme.levels);
-  if (!options.per_channel) {
+/// Rounds a layer's weights to nearest even with scales that find_weight_scales() has found for
+/// them. `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale *
+/// weight scale: a weight scale is raised where it would not. Where all weights of a channel are
+/// zero and scales are per channel, the scale comes from the bias.
+///
+/// Throws invalid_argument, naming the tensor or the node, if the weights are no float constant or
+/// a bias is not finite.
+[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
+                                                          float x_scale,
+                                                          const layer_weight_scales& found) {
+  const tensor* weights = detail::float_constant(m, n, 1);
+  require(weights != nullptr, error_kind::invalid_argument, n.label(),
+          " has no constant float weights");
+  layer_weights result{tensor::allocate(element_type::s8, weights->dims()), weight_channel_axis(n),
+                       found.scales, found.zero_point, found.scheme.levels};
+  detail::fit_bias(result.scales, found.is_zero, found.per_channel, x_scale,
+                   detail::float_constant(m, n, 2), n);
+  const channel_quant_params p{result.axis, result.scales,
+                               std::vector<std::int32_t>(result.scales.size(), result.zero_point)};
+  quantize(tensor_view_of<float>(*weights), mutable_view_of<std::int8_t>(result.codes), p,
+           result.levels);
+  if (!found.per_channel) {
     result.scales.resize(1);
   }
   return result;
+}
+/// Chooses the scales of a layer's weights with find_weight_scales(), and rounds the weights with
+/// them. Throws what find_weight_scales() and the other form throw.
+[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
+                                                          float x_scale,
+                                                          const layer_weight_options& options = {},
+                                                          const parallel_for& parallel = {}) {
+  return quantize_layer_weights(m, n, x_scale, find_weight_scales(m, n, options, parallel));
 }
 
 /// The weights that a quantized layer computes with, as float32: scale * (code - zero_point).

@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_QUANTIZE_QDQ_HPP
 #define DETENT_GRAPH_QUANTIZE_QDQ_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -38,7 +39,7 @@ struct quantization_parameters {
 
 namespace detail {
 
-/// Writes the model of a plan with Q and DQ nodes.
+/// Writes the model of a plan, or a part of it, with Q and DQ nodes.
 class qdq_writer {
  public:
   qdq_writer(const quantization_plan& plan, const quantization_parameters& parameters)
@@ -47,6 +48,25 @@ class qdq_writer {
         m_(plan.float_model()),
         params_(parameters.activations.begin(), parameters.activations.end()),
         writer_(m_) {}
+  /// For a part of the plan's float model; `nodes` are the indices of its nodes in the plan. Inputs
+  /// and outputs of the part are treated as those of the graph.
+  qdq_writer(const quantization_plan& plan, const quantization_parameters& parameters, model part,
+             const std::vector<std::size_t>& nodes)
+      : plan_(plan), p_(parameters), m_(std::move(part)), nodes_of_plan_(&nodes), writer_(m_) {
+    const auto take = [this](const std::string& name) {
+      const auto found = p_.activations.find(name);
+      if (found != p_.activations.end()) {
+        params_.insert(*found);
+      }
+    };
+    for (const value_info& v : m_.inputs) {
+      take(v.name);
+    }
+    for (const node& n : m_.nodes) {
+      std::for_each(n.inputs.begin(), n.inputs.end(), take);
+      std::for_each(n.outputs.begin(), n.outputs.end(), take);
+    }
+  }
 
   model run() {
     // Graph outputs keep their names: the float value that is quantized gets another one.
@@ -73,8 +93,9 @@ class qdq_writer {
       node n = std::move(originals[i]);
       const std::vector<std::string> outputs = n.outputs;
       const std::string left = n.inputs.empty() ? std::string() : n.inputs[0];
-      const bool quantized = plan_.quantizes(i);
-      const auto layer = p_.layers.find(i);
+      const std::size_t of_plan = nodes_of_plan_ == nullptr ? i : (*nodes_of_plan_)[i];
+      const bool quantized = plan_.quantizes(of_plan);
+      const auto layer = p_.layers.find(of_plan);
       const bool is_layer = layer != p_.layers.end();
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (quantized && !is_layer && m_.initializer(n.inputs[k]) != nullptr &&
@@ -212,6 +233,7 @@ class qdq_writer {
   const quantization_plan& plan_;
   const quantization_parameters& p_;
   model m_;
+  const std::vector<std::size_t>* nodes_of_plan_ = nullptr;  // null: the same indices
   std::unordered_map<std::string, quant_params> params_;
   graph_writer writer_;
   std::vector<node> nodes_;

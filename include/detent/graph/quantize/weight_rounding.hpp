@@ -21,6 +21,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,11 +58,18 @@ struct weight_rounding_options {
   /// Number of rows of inputs (output positions of convolutions) that moments are computed from,
   /// about: each of n runs contributes at most max(1, rows / n). At least 1.
   std::size_t rows = 2048;
+  /// Rows for each feature, about, at most: layers with few features need few rows. Positive.
+  double rows_per_feature = 32.0;
   std::size_t max_sweeps = 20;  ///< Sweeps over the codes of a channel, at most; at least 1.
   /// Largest number of features K; layers that have more stay as they are.
   std::size_t max_features = 1152;
   /// Limit of the memory of all moments, as input_moments_options::max_bytes defines it.
   std::size_t max_bytes = std::size_t{1} << 28;
+  /// The layers that are rounded, by the indices of their nodes. Without a value: all.
+  std::optional<std::set<std::size_t>> layers = {};
+  /// Called before each layer is rounded, with the index of its node. It may throw to end the
+  /// rounding; layers before it have their new codes then.
+  std::function<void(std::size_t layer)> on_layer = {};
 };
 
 /// Report of what round_weights() did to one layer.
@@ -152,7 +162,8 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
 /// only counts them.
 ///
 /// Throws invalid_argument if there are no samples, if the input of a layer holds NaN or infinity
-/// (naming the value and the sample), or if `options.rows` is 0; and what input_moments throws.
+/// (naming the value and the sample), if `options.rows` is 0 or `options.rows_per_feature` is not
+/// positive; and what input_moments throws.
 [[nodiscard]] inline input_moments gather_moments(const quantization_plan& plan,
                                                   const quantization_parameters& parameters,
                                                   const calibration_source& samples,
@@ -166,11 +177,14 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
     ++runs;
   }
   require(runs > 0, error_kind::invalid_argument, "there are no calibration samples");
-  input_moments moments(plan, parameters,
-                        {.max_features = options.max_features,
-                         .max_bytes = options.max_bytes,
-                         .rows_per_run = (std::max)(std::size_t{1}, options.rows / runs)},
-                        runner.parallel);
+  input_moments moments(
+      plan, parameters,
+      {.max_features = options.max_features,
+       .max_bytes = options.max_bytes,
+       .rows_per_run = (std::max)(std::size_t{1}, options.rows / runs),
+       .rows_per_run_and_feature = options.rows_per_feature / static_cast<double>(runs),
+       .layers = options.layers},
+      runner.parallel);
   model fused = plan.float_model();
   fuse_activations(fused);  // no layer takes the input of an activation that is fused
   executor float_executor(std::move(fused), runner);
@@ -215,6 +229,9 @@ inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
     const node& n = m.nodes[i];
     require(parameters.layers.count(i) != 0, error_kind::invalid_argument, n.label(),
             ": there are no quantized weights for it");
+    if (options.on_layer) {
+      options.on_layer(i);
+    }
     rounded_layer r;
     r.layer = i;
     r.node = n.label();

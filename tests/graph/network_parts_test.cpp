@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Networks that are run part by part: the same bits as in one piece, whatever the cuts, and after
+// changes of parameters that only some parts see.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/network_parts.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+
+#include "calibration_samples.hpp"
+#include "compare.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+using graph::attribute;
+using graph::element_type;
+using graph::tensor;
+using test::list;
+using test::model_builder;
+using test::number;
+using test::random_floats;
+using test::real;
+using test::sample;
+
+constexpr std::int64_t channels = 4;
+
+/// A branch of an If: one node that takes `x`, a value of the graph around it.
+attribute branch(const std::string& op, const std::string& x) {
+  graph::graph_body body;
+  graph::node n;
+  n.op_type = op;
+  n.name = op + " in branch";
+  n.inputs = {x};
+  n.outputs = {"in_branch"};
+  body.nodes = {n};
+  body.outputs = {{"in_branch", element_type::f32, false, {}, {}}};
+  return attribute::of(std::move(body));
+}
+
+/// A random network on images of 4 channels: layers, branches that meet in sums, products and
+/// concatenations, operators in float, and an If that captures a value.
+graph::model random_network(test::random_source& r, std::size_t size, bool open_batch) {
+  model_builder b;
+  b.input("x", {open_batch ? -1 : 1, channels, 6, 6});
+  b.input("flag", {}, element_type::boolean);
+  std::vector<std::string> values{"x"};
+  const auto any = [&] {
+    // Recent values more often, so that the network is deep, but not always.
+    const auto from = r.integer(0, 3) == 0 ? 0 : std::max(0, static_cast<int>(values.size()) - 3);
+    return values[static_cast<std::size_t>(r.integer(from, static_cast<int>(values.size()) - 1))];
+  };
+  const auto conv = [&](const std::string& x, std::int64_t in, std::int64_t group) {
+    const std::string name = "conv" + std::to_string(b.get().nodes.size());
+    const std::int64_t kernel = r.integer(0, 1) == 0 ? 1 : 3;
+    const std::int64_t pad = kernel / 2;
+    b.constant(name + "_w", random_floats(r, {channels, in / group, kernel, kernel}, -0.7F, 0.7F));
+    b.constant(name + "_b", random_floats(r, {channels}, -0.2F, 0.3F));
+    return b.add("Conv", {x, name + "_w", name + "_b"},
+                 {{"group", number(group)}, {"pads", list({pad, pad, pad, pad})}});
+  };
+  values.push_back(b.add("Relu", {conv("x", channels, 1)}));
+  while (b.get().nodes.size() < size) {
+    const std::string x = any();
+    switch (r.integer(0, 11)) {
+      case 0:
+      case 1:
+        values.push_back(b.add("Relu", {conv(x, channels, 1)}));
+        break;
+      case 2:
+        values.push_back(conv(x, channels, channels));
+        break;
+      case 3:
+        values.push_back(b.add("Add", {x, any()}));
+        break;
+      case 4:
+        values.push_back(b.add("Relu", {b.add("Add", {x, any()})}));
+        break;
+      case 5:
+        values.push_back(b.add("Mul", {x, any()}));
+        break;
+      case 6:
+        values.push_back(conv(b.add("Concat", {x, any()}, {{"axis", number(1)}}), 2 * channels, 1));
+        break;
+      case 7:
+        values.push_back(b.add("Sigmoid", {x}));
+        break;
+      case 8:
+        values.push_back(b.add("Tanh", {x}));
+        break;  // stays in float
+      case 9:
+        values.push_back(
+            b.add("MaxPool", {x}, {{"kernel_shape", list({3, 3})}, {"pads", list({1, 1, 1, 1})}}));
+        break;
+      case 10:
+        values.push_back(
+            b.add("If", {"flag"},
+                  {{"then_branch", branch("Neg", x)}, {"else_branch", branch("Relu", x)}}));
+        break;
+      default:
+        values.push_back(b.add("Transpose", {x}, {{"perm", list({0, 1, 3, 2})}}));
+        break;
+    }
+  }
+  b.output(values.back());
+  if (r.integer(0, 1) == 0) {
+    b.output(values[values.size() / 2]);
+  }
+  const std::string flat = b.add("Flatten", {b.add("GlobalAveragePool", {values.back()})});
+  b.constant("class_w", random_floats(r, {channels, 3}, -1.0F, 1.0F));
+  b.output(b.add("Softmax", {b.add("MatMul", {flat, "class_w"})}, {{"axis", number(1)}}));
+  return b.get();
+}
+
+std::vector<std::string> names_of_outputs(graph::model m, bool by_logits) {
+  if (by_logits) {
+    graph::expose_logits(m);
+  }
+  std::vector<std::string> names;
+  for (const graph::value_info& v : m.outputs) {
+    names.push_back(v.name);
+  }
+  return names;
+}
+
+std::vector<tensor> whole(const graph::quantization_plan& plan,
+                          const graph::quantization_parameters& p, const sample& inputs,
+                          bool by_logits) {
+  graph::model m = graph::write_qdq(plan, p);
+  if (by_logits) {
+    graph::expose_logits(m);
+    graph::remove_unused(m);
+  }
+  return graph::executor(graph::for_execution(std::move(m))).run(inputs);
+}
+
+std::string difference(const std::vector<tensor>& a, const std::vector<tensor>& b) {
+  std::string all = a.size() == b.size() ? "" : "another number of outputs";
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    all += test::values_of<float>(a[i]) == test::values_of<float>(b[i])
+               ? ""
+               : "output " + std::to_string(i) + " differs; ";
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("network parts: the same bits as the whole network") {
+  std::size_t most_parts = 0;
+  for (std::uint64_t seed = 700; seed < 740; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", seed);
+    const bool open_batch = seed % 3 == 0;
+    const graph::model m =
+        random_network(r, static_cast<std::size_t>(r.integer(6, 40)), open_batch);
+    std::vector<sample> samples;
+    for (int k = 0; k < 3; ++k) {
+      samples.push_back(
+          {{"x", random_floats(r, {open_batch ? 2 : 1, channels, 6, 6}, -1.0F, 1.5F)},
+           {"flag", test::make_tensor<std::uint8_t>(element_type::boolean, {},
+                                                    {static_cast<std::uint8_t>(k % 2)})}});
+    }
+    graph::static_quantization_options options;
+    options.activations.type = seed % 2 == 0 ? element_type::u8 : element_type::s8;
+    const graph::quantization q =
+        graph::static_quantization(m, test::samples_source(samples), options);
+    for (const bool by_logits : {false, true}) {
+      for (const std::size_t least : {std::size_t{1}, std::size_t{5}, std::size_t{1000}}) {
+        INFO("by logits ", by_logits, ", at least ", least, " nodes");
+        graph::detail::network_parts parts(
+            q.plan, names_of_outputs(q.plan.float_model(), by_logits), {}, least);
+        parts.write(q.parameters);
+        most_parts = std::max(most_parts, parts.size());
+        for (const sample& inputs : samples) {
+          graph::detail::network_values values;
+          parts.run(inputs, values);
+          CHECK(difference(parts.outputs(inputs, values),
+                           whole(q.plan, q.parameters, inputs, by_logits)) == "");
+          // Change the range of one activation; only some parts are written and run.
+          graph::quantization_parameters other = q.parameters;
+          auto at = other.activations.begin();
+          std::advance(at, r.integer(0, static_cast<int>(other.activations.size()) - 1));
+          const std::string root = q.plan.root(at->first);
+          for (auto& [name, p] : other.activations) {
+            if (q.plan.root(name) == root) {
+              p.scale *= 0.75F;
+            }
+          }
+          INFO("changed: ", root);
+          const auto changed = parts.parts_that_differ(q.parameters, other);
+          auto written = parts.written(other, changed);
+          const auto differing = parts.run_with(written, inputs, values);
+          CHECK(difference(parts.outputs(inputs, differing, values),
+                           whole(q.plan, other, inputs, by_logits)) == "");
+          // Values that no later part takes may be forgotten on the way.
+          graph::detail::network_values few;
+          for (std::size_t i = 0; i < parts.size(); ++i) {
+            parts.run_part(i, inputs, few);
+            parts.forget(few, i + 1);
+          }
+          CHECK(few.size() <= values.size());
+          CHECK(difference(parts.outputs(inputs, few), parts.outputs(inputs, values)) == "");
+        }
+      }
+    }
+  }
+  CHECK(most_parts >= 10);
+}
+
+TEST_CASE("network parts: values of layers before they are stored in 8 bits") {
+  for (std::uint64_t seed = 750; seed < 756; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", seed);
+    const graph::model m = random_network(r, 30, false);
+    const sample inputs{
+        {"x", random_floats(r, {1, channels, 6, 6}, -1.0F, 1.5F)},
+        {"flag", test::make_tensor<std::uint8_t>(element_type::boolean, {}, {std::uint8_t{1}})}};
+    const graph::quantization q = graph::static_quantization(m, test::samples_source({inputs}));
+    graph::detail::network_parts parts(q.plan, names_of_outputs(q.plan.float_model(), false), {},
+                                       4);
+    parts.write(q.parameters);
+    graph::detail::network_values values;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for (const std::size_t n : parts.nodes(i)) {
+        if (!graph::is_layer(q.plan.float_model().nodes[n])) {
+          continue;
+        }
+        const std::string name = q.plan.float_model().nodes[n].outputs[0];
+        graph::detail::qdq_writer writer(q.plan, q.parameters);
+        graph::model network = writer.run();
+        network.outputs = {{writer.name_of(name), element_type::f32, false, {}, {}}};
+        graph::remove_unused(network);
+        graph::executor beginning(graph::for_execution(parts.model_up_to(q.parameters, i, name)));
+        CHECK(difference(parts.run_up_to(beginning, inputs, values),
+                         graph::executor(graph::for_execution(std::move(network))).run(inputs)) ==
+              "");
+      }
+      parts.run_part(i, inputs, values);
+    }
+  }
+}
