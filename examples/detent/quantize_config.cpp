@@ -2,14 +2,14 @@
 #include "quantize_config.hpp"
 
 #include <cstdint>
-#include <functional>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <yaml-cpp/yaml.h>
 
 #include <detent/error.hpp>
+#include <detent/graph/inc/yaml_values.hpp>
 #include <detent/graph/model/files.hpp>
 
 #include "usage_error.hpp"
@@ -22,88 +22,47 @@ using detent::graph::operator_rule;
 using detent::graph::operator_settings;
 using detent::graph::weight_scale;
 
-class config_reader {
+class config_reader : public detent::graph::inc::yaml_values {
  public:
-  explicit config_reader(std::string path) : path_(std::move(path)) {}
+  explicit config_reader(const std::string& path) : yaml_values(path), path_(path) {}
 
   quantize_config run() {
     const std::string text = detent::graph::read_file(path_);
     try {
       const YAML::Node root = YAML::Load(text);
       if (!root.IsNull()) {
-        entries(root, "the file",
-                [this](const std::string& key, const YAML::Node& value) { top_level(key, value); });
+        entries(root, "the file", [this](const YAML::Node& key, const YAML::Node& value) {
+          top_level(key.Scalar(), value);
+        });
       }
     } catch (const YAML::Exception& e) {
       throw usage_error(where(e.mark) + ": " + e.msg);
+    } catch (const detent::error& e) {
+      throw usage_error(e.what());
     }
     return std::move(config_);
   }
 
  private:
-  using on_entry = std::function<void(const std::string& key, const YAML::Node& value)>;
-
-  [[nodiscard]] std::string where(const YAML::Mark& mark) const {
-    std::string text = path_;
-    if (!mark.is_null()) {
-      text.append(":").append(std::to_string(mark.line + 1));
-    }
-    return text;
-  }
-  [[noreturn]] void refuse(const YAML::Node& at, const std::string& message) const {
-    throw usage_error(where(at.Mark()) + ": " + message);
-  }
-
-  /// Calls f(key, value) for the entries of a map in their order. A key that is there twice is an
-  /// error.
-  void entries(const YAML::Node& map, const std::string& what, const on_entry& f) const {
-    if (!map.IsMap()) {
-      refuse(map, what + " is not a map of names to values");
-    }
-    std::set<std::string> seen;
-    for (const auto& entry : map) {
-      const std::string key = text(entry.first, "a name");
-      if (!seen.insert(key).second) {
-        refuse(entry.first, "'" + key + "' is there twice");
-      }
-      f(key, entry.second);
+  void top_level(const std::string& key, const YAML::Node& value) {
+    if (key == "ignored") {
+      read_ignored(value);
+    } else if (key == "operators") {
+      section(value, key,
+              {{"types", [this](const auto& v) { read_rules(v, config_.scope.operators.types); }},
+               {"names", [this](const auto& v) { read_rules(v, config_.scope.operators.names); }}});
+    } else if (key == "tensors") {
+      entries(value, key, [this](const YAML::Node& name, const YAML::Node& v) {
+        config_.activations[name.Scalar()] = read_override(v, name.Scalar());
+      });
+    } else {
+      config_.flags.push_back({key, several(value, key), where(value.Mark())});
     }
   }
 
-  [[nodiscard]] std::string text(const YAML::Node& value, const std::string& what) const {
-    if (!value.IsScalar()) {
-      refuse(value, what + " is not a single value");
-    }
-    return value.Scalar();
-  }
-  template <class T>
-  [[nodiscard]] T as(const YAML::Node& value, const std::string& key, const char* expected) const {
-    T result{};
-    if (!value.IsScalar() || !YAML::convert<T>::decode(value, result)) {
-      refuse(value, key + ": expected " + expected +
-                        (value.IsScalar() ? ", not '" + value.Scalar() + "'" : ""));
-    }
-    return result;
-  }
-  [[nodiscard]] bool boolean(const YAML::Node& value, const std::string& key) const {
-    return as<bool>(value, key, "true or false");
-  }
-  template <class T>
-  [[nodiscard]] T one_of(const YAML::Node& value, const std::string& key,
-                         const std::vector<std::pair<const char*, T>>& known) const {
-    const std::string name = text(value, key);
-    std::string all;
-    for (const auto& [known_name, result] : known) {
-      if (name == known_name) {
-        return result;
-      }
-      all.append(all.empty() ? "" : ", ").append(known_name);
-    }
-    refuse(value, key + ": '" + name + "' is none of " + all);
-  }
-  /// The texts of a list of values, or of a single value.
-  [[nodiscard]] std::vector<std::string> texts(const YAML::Node& value,
-                                               const std::string& key) const {
+  /// The texts of a list of values, or of a single value, which may have commas.
+  [[nodiscard]] std::vector<std::string> several(const YAML::Node& value,
+                                                 const std::string& key) const {
     std::vector<std::string> all;
     if (!value.IsSequence()) {
       return {text(value, key)};
@@ -114,104 +73,79 @@ class config_reader {
     return all;
   }
 
-  void top_level(const std::string& key, const YAML::Node& value) {
-    if (key == "ignored") {
-      entries(value, key,
-              [this](const std::string& k, const YAML::Node& v) { read_ignored(k, v); });
-    } else if (key == "operators") {
-      entries(value, key, [this](const std::string& k, const YAML::Node& v) {
-        if (k != "types" && k != "names") {
-          refuse(v, "operators has types and names, not '" + k + "'");
-        }
-        std::vector<operator_rule>& rules =
-            k == "types" ? config_.scope.operators.types : config_.scope.operators.names;
-        entries(v, k, [&](const std::string& pattern, const YAML::Node& settings) {
-          rules.push_back({pattern, read_settings(settings, pattern)});
-        });
-      });
-    } else if (key == "tensors") {
-      entries(value, key, [this](const std::string& name, const YAML::Node& v) {
-        config_.activations[name] = read_override(v, name);
-      });
-    } else {
-      config_.flags.push_back({key, texts(value, key), where(value.Mark())});
-    }
+  void read_ignored(const YAML::Node& map) {
+    detent::graph::ignored_scope& ignored = config_.scope.ignored;
+    const auto list = [this](const char* key, std::vector<std::string>& to) {
+      return [this, key, &to](const YAML::Node& v) { to = several(v, key); };
+    };
+    const auto flag = [this](const char* key, bool& to) {
+      return [this, key, &to](const YAML::Node& v) { to = boolean(v, key); };
+    };
+    section(map, "ignored",
+            {{"names", list("names", ignored.names)},
+             {"patterns", list("patterns", ignored.patterns)},
+             {"types", list("types", ignored.types)},
+             {"first-layer", flag("first-layer", ignored.first_layer)},
+             {"last-layer", flag("last-layer", ignored.last_layer)}});
   }
 
-  void read_ignored(const std::string& key, const YAML::Node& value) {
-    detent::graph::ignored_scope& ignored = config_.scope.ignored;
-    if (key == "names") {
-      ignored.names = texts(value, key);
-    } else if (key == "patterns") {
-      ignored.patterns = texts(value, key);
-    } else if (key == "types") {
-      ignored.types = texts(value, key);
-    } else if (key == "first-layer") {
-      ignored.first_layer = boolean(value, key);
-    } else if (key == "last-layer") {
-      ignored.last_layer = boolean(value, key);
-    } else {
-      refuse(value,
-             "ignored has names, patterns, types, first-layer and last-layer, not '" + key + "'");
-    }
+  void read_rules(const YAML::Node& map, std::vector<operator_rule>& rules) const {
+    entries(map, "a list of rules", [&](const YAML::Node& pattern, const YAML::Node& settings) {
+      rules.push_back({pattern.Scalar(), read_settings(settings, pattern.Scalar())});
+    });
   }
 
   [[nodiscard]] operator_settings read_settings(const YAML::Node& map,
                                                 const std::string& pattern) const {
     operator_settings s;
-    entries(map, "'" + pattern + "'", [&](const std::string& key, const YAML::Node& value) {
-      if (key == "quantize") {
-        s.quantize = boolean(value, key);
-      } else if (key == "granularity") {
-        s.per_channel = one_of<bool>(value, key, {{"per-channel", true}, {"per-tensor", false}});
-      } else if (key == "bits") {
-        s.weight_bits = as<std::size_t>(value, key, "a number of bits");
-      } else if (key == "weight-scales") {
-        s.weight_scales = one_of<weight_scale>(
-            value, key, {{"absmax", weight_scale::absmax}, {"exact-mse", weight_scale::exact_mse}});
-      } else if (key == "block-size") {
-        s.block_size = as<std::int64_t>(value, key, "a whole number");
-      } else if (key == "method") {
-        s.method = text(value, key);
-      } else {
-        refuse(value,
-               "an operator has quantize, granularity, bits, weight-scales, block-size and method, "
-               "not '" +
-                   key + "'");
-      }
-    });
+    section(
+        map, "'" + pattern + "'",
+        {{"quantize", [&](const auto& v) { s.quantize = boolean(v, "quantize"); }},
+         {"granularity",
+          [&](const auto& v) {
+            s.per_channel =
+                one_of<bool>(v, "granularity", {{"per-channel", true}, {"per-tensor", false}});
+          }},
+         {"bits",
+          [&](const auto& v) { s.weight_bits = as<std::size_t>(v, "bits", "a number of bits"); }},
+         {"weight-scales",
+          [&](const auto& v) {
+            s.weight_scales = one_of<weight_scale>(
+                v, "weight-scales",
+                {{"absmax", weight_scale::absmax}, {"exact-mse", weight_scale::exact_mse}});
+          }},
+         {"block-size",
+          [&](const auto& v) {
+            s.block_size = as<std::int64_t>(v, "block-size", "a whole number");
+          }},
+         {"method", [&](const auto& v) { s.method = text(v, "method"); }}});
     return s;
   }
 
   [[nodiscard]] activation_override read_override(const YAML::Node& map,
                                                   const std::string& name) const {
     activation_override own;
-    bool has_zero_point = false;
-    detent::quant_params params;
-    entries(map, "'" + name + "'", [&](const std::string& key, const YAML::Node& value) {
-      if (key == "scale") {
-        params.scale = as<float>(value, key, "a number");
-        own.params = params;
-      } else if (key == "zero-point") {
-        params.zero_point = as<std::int32_t>(value, key, "a whole number");
-        has_zero_point = true;
-      } else if (key == "range") {
-        if (!value.IsSequence() || value.size() != 2) {
-          refuse(value, "range: expected [lower, upper]");
-        }
-        own.range = detent::value_range{as<float>(value[0], key, "numbers"),
-                                        as<float>(value[1], key, "numbers")};
-      } else if (key == "method") {
-        own.method = text(value, key);
-      } else {
-        refuse(value, "a tensor has scale and zero-point, range, or method, not '" + key + "'");
-      }
-    });
-    if (has_zero_point != own.params.has_value()) {
+    std::optional<float> scale;
+    std::optional<std::int32_t> zero_point;
+    section(
+        map, "'" + name + "'",
+        {{"scale", [&](const auto& v) { scale = as<float>(v, "scale", "a number"); }},
+         {"zero-point",
+          [&](const auto& v) { zero_point = as<std::int32_t>(v, "zero-point", "a whole number"); }},
+         {"range",
+          [&](const auto& v) {
+            if (!v.IsSequence() || v.size() != 2) {
+              refuse(v, "range: expected [lower, upper]");
+            }
+            own.range = detent::value_range{as<float>(v[0], "range", "numbers"),
+                                            as<float>(v[1], "range", "numbers")};
+          }},
+         {"method", [&](const auto& v) { own.method = text(v, "method"); }}});
+    if (scale.has_value() != zero_point.has_value()) {
       refuse(map, "'" + name + "' has only one of scale and zero-point");
     }
-    if (own.params) {
-      own.params = params;
+    if (scale) {
+      own.params = detent::quant_params{*scale, *zero_point};
     }
     return own;
   }

@@ -66,6 +66,7 @@ class yaml_reader : public evaluation_reader {
                "onnxrt_qdqops");
       }
       complete(root);
+      c_.notes = notes();
     } catch (const YAML::Exception& e) {
       raise(error_kind::invalid_argument, where(e.mark) + ": " + e.msg);
     }

@@ -24,8 +24,7 @@ namespace detail {
 /// Reads `dataloader` and `evaluation` sections into a configuration, which must outlive it.
 class evaluation_reader : public yaml_values {
  public:
-  evaluation_reader(configuration& c, std::string name)
-      : yaml_values(std::move(name), c.notes), c_(c) {}
+  evaluation_reader(configuration& c, std::string name) : yaml_values(std::move(name)), c_(c) {}
 
   [[nodiscard]] dataset read_dataloader(const YAML::Node& map, const std::string& what) {
     std::optional<dataset> d;

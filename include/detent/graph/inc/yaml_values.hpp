@@ -45,14 +45,18 @@ namespace detail {
   return row.back();
 }
 
-/// What the readers of all sections have in common. Errors are invalid_argument and begin with
-/// FILE:LINE.
+}  // namespace detail
+
+/// What readers of configuration files have in common: typed values, and errors that say where in
+/// the file something is wrong and which name may have been meant. Errors are invalid_argument and
+/// begin with FILE:LINE.
 class yaml_values {
  public:
-  /// `name` stands for the file in messages. `notes` gets a line for each value that has no effect;
-  /// it must outlive the reader.
-  yaml_values(std::string name, std::vector<std::string>& notes)
-      : name_(std::move(name)), notes_(notes) {}
+  /// `name` stands for the file in messages.
+  explicit yaml_values(std::string name) : name_(std::move(name)) {}
+
+  /// A line for each value so far that has no effect.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
   using reader = std::function<void(const YAML::Node&)>;
   using keys = std::vector<std::pair<const char*, reader>>;
@@ -75,7 +79,7 @@ class yaml_values {
     std::size_t least = 0;
     for (const std::string& k : known) {
       all.append(all.empty() ? "" : ", ").append(k);
-      const std::size_t distance = edit_distance(name, k);
+      const std::size_t distance = detail::edit_distance(name, k);
       if (nearest == nullptr || distance < least) {
         nearest = &k;
         least = distance;
@@ -87,11 +91,10 @@ class yaml_values {
                 : "; there are " + all);
   }
 
-  /// Reads the entries of a map. An entry without a value is skipped.
-  void section(const YAML::Node& map, const std::string& what, const keys& known) {
-    if (map.IsNull()) {
-      return;
-    }
+  /// Calls f(key, value) for the entries of a map in their order. A key that is there twice is an
+  /// error.
+  template <class Function>
+  void entries(const YAML::Node& map, const std::string& what, const Function& f) const {
     if (!map.IsMap()) {
       refuse(map, what + " is not a map of names to values");
     }
@@ -101,19 +104,30 @@ class yaml_values {
       if (!seen.insert(key).second) {
         refuse(entry.first, what + " has '" + key + "' twice");
       }
+      f(entry.first, entry.second);
+    }
+  }
+
+  /// Reads the entries of a map whose keys are known. An entry without a value is skipped.
+  void section(const YAML::Node& map, const std::string& what, const keys& known) const {
+    if (map.IsNull()) {
+      return;
+    }
+    entries(map, what, [&](const YAML::Node& key, const YAML::Node& value) {
+      const std::string name = key.Scalar();
       const auto found =
-          std::find_if(known.begin(), known.end(), [&](const auto& k) { return key == k.first; });
+          std::find_if(known.begin(), known.end(), [&](const auto& k) { return name == k.first; });
       if (found == known.end()) {
         std::vector<std::string> names;
         for (const auto& k : known) {
           names.emplace_back(k.first);
         }
-        refuse(entry.first, unknown(key, what, names));
+        refuse(key, unknown(name, what, names));
       }
-      if (!entry.second.IsNull()) {
-        found->second(entry.second);
+      if (!value.IsNull()) {
+        found->second(value);
       }
-    }
+    });
   }
 
   /// Accepts any value and, if `why` is not empty, notes that it has no effect.
@@ -230,10 +244,9 @@ class yaml_values {
 
  private:
   std::string name_;
-  std::vector<std::string>& notes_;
+  std::vector<std::string> notes_;
 };
 
-}  // namespace detail
 }  // namespace graph::inc
 DETENT_NAMESPACE_END
 
