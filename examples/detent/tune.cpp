@@ -176,7 +176,7 @@ class tuning_run {
                          c_.tuning.quantizer.executor);
       c_.tuning.goal = evaluator_->goal();
     }
-    if (!source_ && evaluated_) {
+    if (!source_ && evaluated_ && needs_samples()) {
       std::fprintf(stderr,
                    "detent: calibration has no samples of its own: it takes those of the "
                    "evaluation\n");
@@ -185,6 +185,16 @@ class tuning_run {
     require(source_ || c_.tuning.quantizer.is_dynamic, error_kind::invalid_argument,
             "static quantization needs calibration samples: --calib X.npy, or "
             "quantization.calibration.dataloader in the configuration");
+  }
+
+  /// Whether a search has to run models on samples beside the evaluation: to calibrate, to rank
+  /// nodes, or to measure time and memory.
+  [[nodiscard]] bool needs_samples() const {
+    const graph::tuning_options& t = c_.tuning;
+    return !t.quantizer.is_dynamic || t.timeout > 0.0 ||
+           t.strategy == graph::tuning_strategy::mse ||
+           t.strategy == graph::tuning_strategy::mse_v2 ||
+           t.strategy == graph::tuning_strategy::hawq_v2;
   }
 
   [[nodiscard]] sample_set open(const std::vector<std::string>& texts, const char* option) const {

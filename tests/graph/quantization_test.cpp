@@ -864,9 +864,7 @@ TEST_CASE("static_quantization: says no") {
   }
   graph::model strange = m;
   strange.nodes[1].op_type = "Fancy";
-  check_graph_error(error_kind::unsupported, {"Fancy"}, [&] {
-    static_cast<void>(graph::static_quantization(strange, samples_source(samples)).result);
-  });
+  CHECK(graph::static_quantization(strange, samples_source(samples)).not_run.size() > 0);
 
   check_graph_error(error_kind::invalid_argument, {"'y'"}, [&] {
     static_cast<void>(
