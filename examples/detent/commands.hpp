@@ -14,6 +14,8 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/run/executor_options.hpp>
+#include <detent/parallel.hpp>
 
 #include "common_arguments.hpp"
 
@@ -39,6 +41,16 @@ struct quantize_arguments : common_arguments {
   std::vector<std::string> validation;  // [NAME=]X.npy; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
+  std::optional<double> budget;         // seconds that --method auto may take
+  std::size_t threads = 1;
+  detent::parallel_for parallel;  // runs the threads; empty: the calling thread runs everything
+
+  /// The options for runs of models, with the threads.
+  [[nodiscard]] detent::graph::executor_options executor_options() const {
+    detent::graph::executor_options options = common_arguments::executor_options();
+    options.parallel = parallel;
+    return options;
+  }
 };
 int quantize(const quantize_arguments& a);
 
