@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <map>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -14,17 +13,15 @@
 #include <detent/graph/ops/operator.hpp>
 
 #include "comparison.hpp"
-#include "progress.hpp"
 
 namespace detent_cli {
 
 namespace graph = detent::graph;
 
-detent::graph::calibration_source source_of(const sample_set& samples) {
-  return [&samples, batch = batch_size(samples, 0), next = std::size_t{0},
-          bar = std::make_shared<progress>("calibrating", samples.size())]() mutable
-         -> std::optional<std::map<std::string, tensor>> {
-    bar->advance(next);
+detent::graph::calibration_source source_of(const sample_set& samples, progress& bar) {
+  return [&samples, &bar, batch = batch_size(samples, 0),
+          next = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
+    bar.advance_samples(next);
     // A batch that the samples do not fill would repeat the last sample, so it is left out unless
     // it is the only one.
     if (next >= samples.size() || (next > 0 && next + batch > samples.size())) {

@@ -9,13 +9,13 @@
 #include <detent/graph/inc/configuration.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 
+#include "progress.hpp"
 #include "samples.hpp"
 
 namespace detent_cli {
 
-/// A source of samples, batch by batch, with a progress bar for each pass. The samples must outlive
-/// it.
-detent::graph::calibration_source source_of(const sample_set& samples);
+/// A source of samples, batch by batch, which shows each pass on the bar. Both must outlive it.
+detent::graph::calibration_source source_of(const sample_set& samples, progress& bar);
 
 /// A source of the random samples that a dataset of type dummy describes, one by one. The same seed
 /// gives the same samples. Throws invalid_argument if the shapes do not fit the model's inputs.

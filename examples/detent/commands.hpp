@@ -15,6 +15,8 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/run/executor_options.hpp>
+#include <detent/parallel.hpp>
 
 #include "common_arguments.hpp"
 
@@ -41,6 +43,16 @@ struct quantize_arguments : common_arguments {
   std::vector<std::string> validation;  // like calibration; empty: the calibration samples
   std::string labels;                   // .npy with the labels of these samples; may be empty
   std::string report;                   // HTML file to write; empty: none
+  std::optional<double> budget;         // seconds that --method auto may take
+  std::size_t threads = 1;
+  detent::parallel_for parallel;  // runs the threads; empty: the calling thread runs everything
+
+  /// The options for runs of models, with the threads.
+  [[nodiscard]] detent::graph::executor_options executor_options() const {
+    detent::graph::executor_options options = common_arguments::executor_options();
+    options.parallel = parallel;
+    return options;
+  }
   // What a configuration file of Neural Compressor says; most of the members above do not count
   // then.
   std::optional<detent::graph::inc::configuration> tuning;

@@ -14,6 +14,7 @@
 
 namespace detent_cli {
 
+/// Shows what is being done, and how much of it is done.
 class progress {
  public:
   progress(std::string what, std::size_t total)
@@ -26,18 +27,36 @@ class progress {
     }
   }
 
+  /// Changes what is being done, of `total` parts. If `counts_samples` is false, advance_samples()
+  /// has no effect until the next call.
+  void begin(std::string what, std::size_t total, bool counts_samples) {
+    what_ = std::move(what);
+    total_ = total;
+    counts_samples_ = counts_samples;
+    is_new_ = true;
+  }
+
+  /// Advances a pass over samples, which may be part of other work that is counted itself.
+  void advance_samples(std::size_t done) {
+    if (counts_samples_) {
+      advance(done);
+    }
+  }
+
   void advance(std::size_t done) {
     using namespace std::chrono_literals;
     const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || now - start_ < 1s || now - last_ < 100ms || total_ == 0) {
+    if (!terminal_ || now - start_ < 1s || (now - last_ < 100ms && !is_new_) || total_ == 0) {
       return;
     }
     last_ = now;
     shown_ = true;
+    is_new_ = false;
     constexpr std::size_t width = 40;
     const std::size_t filled = done < total_ ? width * done / total_ : width;
-    std::fprintf(stderr, "\r%s [%s%s] %zu/%zu", what_.c_str(), std::string(filled, '#').c_str(),
-                 std::string(width - filled, '.').c_str(), done, total_);
+    std::fprintf(stderr, "\r\033[K%s [%s%s] %zu/%zu", what_.c_str(),
+                 std::string(filled, '#').c_str(), std::string(width - filled, '.').c_str(), done,
+                 total_);
   }
 
  private:
@@ -45,6 +64,8 @@ class progress {
   std::size_t total_;
   bool terminal_;
   bool shown_ = false;
+  bool is_new_ = false;  // what is being done has not been shown yet
+  bool counts_samples_ = true;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_{};
 };

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
+#include <detent/parallel.hpp>
 
 #include "calibration_data.hpp"
 #include "commands.hpp"
@@ -45,12 +45,19 @@ std::uintmax_t file_size(const std::string& path) {
   return failed ? 0 : size;
 }
 
+double decibels(double noise) { return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0; }
+
 class static_run {
  public:
   /// `labelled` holds the samples for accuracy control. Without accuracy control it may be null.
   static_run(const quantize_arguments& a, const graph::model& m, graph::calibration_source samples,
-             const labelled_samples* labelled)
-      : a_(a), model_(m), samples_(std::move(samples)), labelled_(labelled) {}
+             std::size_t count, const labelled_samples* labelled, progress& bar)
+      : a_(a),
+        model_(m),
+        samples_(std::move(samples)),
+        count_(count),
+        labelled_(labelled),
+        bar_(bar) {}
 
   outcome run() {
     const auto take = [this](const std::string& name, const std::string& method,
@@ -66,6 +73,10 @@ class static_run {
           .activations = a_.activations, .weights = a_.weights, .scope = a_.scope};
       options.executor = a_.executor_options();
       options.on_step = [this](const graph::quantization_step& s) { outcome_.steps.push_back(s); };
+      options.on_progress = [this](const graph::quantization_progress& p) { show(p); };
+      if (a_.budget) {
+        options.budget.limit = graph::search_budget::seconds(*a_.budget);
+      }
       options.activations.on_parameters = take;
       outcome_.parts = graph::automatic_quantization(model_, samples_, options);
     } else {
@@ -84,6 +95,7 @@ class static_run {
                                                          : graph::bias_correction::none;
       outcome_.parts = graph::static_quantization(model_, samples_, options);
     }
+    bar_.begin("calibrating", count_, true);
     if (a_.max_drop) {
       control_accuracy();
     }
@@ -96,6 +108,18 @@ class static_run {
   }
 
  private:
+  /// Shows the step and the best SNR so far.
+  void show(const graph::quantization_progress& p) {
+    std::string text = p.step;
+    if (p.best_noise > 0.0) {
+      char best[32];
+      std::snprintf(best, sizeof best, ", best %.2f dB", decibels(p.best_noise));
+      text += best;
+    }
+    bar_.begin(text, p.total > 0 ? p.total : count_, p.total == 0);
+    bar_.advance(p.done);
+  }
+
   /// Leaves layers in float until top-1 is good enough.
   void control_accuracy() {
     graph::accuracy_control_options options;
@@ -115,7 +139,9 @@ class static_run {
   const quantize_arguments& a_;
   const graph::model& model_;
   graph::calibration_source samples_;
+  std::size_t count_;  // of the samples
   const labelled_samples* labelled_;
+  progress& bar_;
   outcome outcome_;
 };
 
@@ -151,10 +177,10 @@ outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
 }
 
 std::string step_text(const graph::quantization_step& s) {
+  if (s.is_end_of_budget) {
+    return s.name;
+  }
   char text[160];
-  const auto decibels = [](double noise) {
-    return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0;
-  };
   std::snprintf(text, sizeof text, "%-44s %8.2f dB  %s", s.name.c_str(), decibels(s.noise_after),
                 s.kept ? "kept" : "not kept");
   return text;
@@ -190,11 +216,16 @@ json_object accuracy_json(const outcome& o) {
 
 }  // namespace
 
-int quantize(const quantize_arguments& a) {
+int quantize(const quantize_arguments& given) {
+  const auto start = std::chrono::steady_clock::now();
+  quantize_arguments a = given;
+  detent::thread_pool pool(a.threads);
+  if (a.threads > 1) {
+    a.parallel = pool.parallel();
+  }
   if (a.tuning) {
     return tune(a);
   }
-  const auto start = std::chrono::steady_clock::now();
   graph::model m = graph::read_onnx(a.model, a.read_limits());
   const bool is_static = a.approach == "static";
   std::optional<sample_set> samples;
@@ -218,14 +249,17 @@ int quantize(const quantize_arguments& a) {
   if (samples && a.samples != 0) {
     samples->limit(a.samples);
   }
+  const std::size_t count = samples ? samples->size() : 0;
+  std::optional<progress> bar(std::in_place, "calibrating", count);
   const graph::calibration_source source =
-      samples ? source_of(*samples) : graph::calibration_source();
+      samples ? source_of(*samples, *bar) : graph::calibration_source();
   const labelled_samples* known = labelled ? &*labelled : nullptr;
   const outcome o = graph::with_file_name(a.model, [&] {
-    return is_static                     ? static_run(a, m, source, known).run()
+    return is_static                     ? static_run(a, m, source, count, known, *bar).run()
            : a.approach == "weight-only" ? weight_only_run(a, m, source)
                                          : dynamic_run(a, m, source);
   });
+  bar.reset();
   report_data page;
   if (!a.report.empty()) {
     page = make_report(a, m, *samples, known, o);
@@ -244,6 +278,10 @@ int quantize(const quantize_arguments& a) {
     std::fprintf(stderr, "detent: warning: %zu %s in float: %s%s\n", nodes.size(),
                  nodes.size() > 1 ? "nodes stay" : "node stays", one_line(nodes[0]).c_str(),
                  nodes.size() > 1 ? "; --json lists all" : "");
+  }
+  if (o.parts && o.parts->bias_correction_taken_back) {
+    std::fprintf(stderr,
+                 "detent: warning: bias correction made the outputs worse and was taken back\n");
   }
   if (o.layers == 0) {
     std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());
@@ -270,6 +308,9 @@ int quantize(const quantize_arguments& a) {
                 {"granularity", a.weights.per_channel ? "per-channel" : "per-tensor"},
                 {"method", is_static ? json_object(a.method) : json_object(nullptr)},
                 {"steps", steps},
+                {"budget_ended", std::any_of(o.steps.begin(), o.steps.end(),
+                                             [](const auto& s) { return s.is_end_of_budget; })},
+                {"bias_correction_taken_back", o.parts && o.parts->bias_correction_taken_back},
                 {"accuracy", accuracy_json(o)},
                 {"not_run", o.parts ? json_object(o.parts->not_run) : json_object::array()},
                 {"activations", parameters_json(o)},

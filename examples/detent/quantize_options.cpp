@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "quantize_options.hpp"
 
+#include <cmath>
 #include <initializer_list>
 #include <map>
 #include <set>
@@ -141,6 +142,22 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("--labels", a_.labels,
                      "Y.npy: one integer for each of these samples, for --max-drop and --report");
   command.add_option("--report", a_.report, "HTML page about the result");
+  command
+      .add_option(
+          "--budget", a_.budget,
+          "Seconds that --method auto may take; the best result so far is written when they "
+          "are over")
+      ->check([](const std::string& text) {
+        double seconds = 0.0;
+        const bool is_number = CLI::detail::lexical_cast(text, seconds);
+        return is_number && std::isfinite(seconds) && seconds > 0.0
+                   ? std::string()
+                   : "'" + text + "' is not a positive number of seconds";
+      });
+  command
+      .add_option("--threads", a_.threads,
+                  "Threads; the result does not depend on their number (with --budget, it does)")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
 }
 
 quantize_arguments quantize_options::arguments() {
@@ -183,9 +200,9 @@ void quantize_options::read_tuning(const std::string& text) {
     throw usage_error(e.what());
   }
   for (const CLI::Option* option : command_.get_options()) {
-    static const std::set<std::string> allowed = {"MODEL",   "--output",     "--config",
-                                                  "--calib", "--validation", "--labels",
-                                                  "--json",  "--help",       "--memory-limit"};
+    static const std::set<std::string> allowed = {
+        "MODEL",    "--output", "--config",  "--calib", "--validation",
+        "--labels", "--json",   "--threads", "--help",  "--memory-limit"};
     const std::string name =
         option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames()[0];
     if (!option->empty() && allowed.count(name) == 0) {
@@ -276,6 +293,8 @@ void quantize_options::require_effect() const {
          {"--method", "--percentile", "--symmetric-activations", "--max-drop"});
   refuse(a_.approach == "weight-only", approach,
          {"--granularity", "--reduce-range", "--activations"});
+  refuse(a_.approach != "static", approach, {"--budget"});
+  refuse(a_.method != "auto", "--method " + a_.method, {"--budget"}, ": it does not search");
   if (a_.approach == "static" && a_.method == "auto") {
     refuse(true, "--method auto", {"--bias-correction"}, ": it chooses itself");
     refuse(true, "--method auto", {"--weight-scales"}, ": it chooses itself");

@@ -22,6 +22,7 @@
 #include "calibration_data.hpp"
 #include "evaluator.hpp"
 #include "json_output.hpp"
+#include "progress.hpp"
 #include "samples.hpp"
 #include "tuning_history.hpp"
 #include "tuning_json.hpp"
@@ -149,7 +150,7 @@ class tuning_run {
     const std::vector<std::string>& texts = from_file ? c_.calibration->inputs : a_.calibration;
     if (!texts.empty()) {
       samples_.emplace(open(texts, "--calib "));
-      source_ = source_of(*samples_);
+      source_ = source_of(*samples_, bar_.emplace("calibrating", samples_->size()));
     }
   }
 
@@ -180,7 +181,7 @@ class tuning_run {
       std::fprintf(stderr,
                    "detent: calibration has no samples of its own: it takes those of the "
                    "evaluation\n");
-      source_ = source_of(*evaluated_);
+      source_ = source_of(*evaluated_, bar_.emplace("calibrating", evaluated_->size()));
     }
     require(source_ || c_.tuning.quantizer.is_dynamic, error_kind::invalid_argument,
             "static quantization needs calibration samples: --calib X.npy, or "
@@ -303,6 +304,7 @@ class tuning_run {
   std::optional<sample_set> samples_;
   std::optional<sample_set> evaluated_;
   std::optional<evaluator> evaluator_;
+  std::optional<progress> bar_;
   graph::calibration_source source_;
   std::size_t printed_ = 0;
   const std::vector<std::string> none_;

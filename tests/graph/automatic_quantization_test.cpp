@@ -269,10 +269,89 @@ TEST_CASE("automatic: deterministic, whatever the threads") {
   const auto source = test::samples_source(samples);
   const std::string once = graph::to_onnx(graph::automatic_quantization(m, source).result);
   CHECK(graph::to_onnx(graph::automatic_quantization(m, source).result) == once);
-  detent::thread_pool pool(3);
+  for (const std::size_t threads : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
+    detent::thread_pool pool(threads);
+    graph::automatic_quantization_options options;
+    options.executor.parallel = pool.parallel();
+    CHECK(graph::to_onnx(graph::automatic_quantization(m, source, options).result) == once);
+  }
+}
+
+TEST_CASE("automatic: a budget ends the search, and what is returned is not worse than plain") {
+  for (std::uint64_t seed = 425; seed < 428; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    graph::model m = depthwise_network(r, seed % 2 == 0);
+    distort(m, r);
+    const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 8, 8}, 10));
+    const graph::output_judge judge(m, source, 64);
+    const double plain = judge.noise_to_signal(graph::static_quantization(m, source).result);
+    // A clock that goes on by a second whenever it is read.
+    std::size_t reads = 0;
+    bool ended = false;
+    double last = 0.0;
+    std::size_t steps = 0;
+    std::size_t told = 0;
+    const auto run = [&](double seconds) {
+      graph::automatic_quantization_options options;
+      options.budget.limit = graph::search_budget::seconds(seconds);
+      options.budget.clock = [&] {
+        return graph::search_budget::seconds(static_cast<double>(reads++));
+      };
+      options.on_step = [&](const graph::quantization_step& s) {
+        CHECK(!(ended && s.is_end_of_budget));
+        ended = ended || s.is_end_of_budget;
+        last = s.kept ? s.noise_after : last;
+        ++steps;
+      };
+      options.on_progress = [&](const graph::quantization_progress& p) {
+        CHECK(!p.step.empty());
+        CHECK((p.total == 0 || p.done <= p.total));
+        ++told;
+      };
+      reads = 0;
+      ended = false;
+      steps = 0;
+      return graph::automatic_quantization(m, source, options);
+    };
+    const graph::quantization whole = run(1e9);
+    const std::size_t all = reads;
+    CHECK(!ended);
+    CHECK(told > steps);
+    CHECK(all > 100);
+    const graph::quantization unlimited = graph::automatic_quantization(m, source);
+    CHECK(graph::to_onnx(whole.result) == graph::to_onnx(unlimited.result));
+    for (const std::size_t share : {1, 3, 6, 12, 25, 50, 75, 90}) {
+      const double budget = static_cast<double>(all * share) / 100.0;
+      INFO("a budget of ", budget, " of ", all);
+      const graph::quantization q = run(budget);
+      CHECK(ended);
+      CHECK(steps >= 2);
+      CHECK(judge.noise_to_signal(q.result) <= plain);
+      if (share >= 12) {
+        CHECK(static_cast<double>(reads) <= 1.1 * budget);
+      }
+    }
+  }
+}
+
+TEST_CASE("automatic: budgets that are none, and a clock that is not read without one") {
+  test::random_source r(428);
+  const graph::model m = depthwise_network(r);
+  const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 8, 8}, 2));
   graph::automatic_quantization_options options;
-  options.executor.parallel = pool.parallel();
-  CHECK(graph::to_onnx(graph::automatic_quantization(m, source, options).result) == once);
+  for (const double seconds : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    options.budget.limit = graph::search_budget::seconds(seconds);
+    check_graph_error(error_kind::invalid_argument, {"a budget of"}, [&] {
+      static_cast<void>(graph::automatic_quantization(m, source, options).result);
+    });
+  }
+  options.budget.limit.reset();
+  options.budget.clock = [] {
+    FAIL("the clock was read");
+    return graph::search_budget::seconds(0.0);
+  };
+  static_cast<void>(graph::automatic_quantization(m, source, options));
 }
 
 TEST_CASE("automatic: ignored nodes, by names that simplification merges") {

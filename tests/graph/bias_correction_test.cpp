@@ -11,7 +11,9 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
@@ -595,4 +597,39 @@ TEST_CASE("bias correction: only shapes of the last dimension are summed in prod
   prepared q(flat.get(), rows);
   CHECK(q.correct(rows, {.kind = bias_correction::full}).size() == 1);
   CHECK(q.bias("MatMul_0").size() == 5);
+}
+
+TEST_CASE("static quantization takes bias correction back where the outputs get worse") {
+  int taken_back = 0;
+  int kept = 0;
+  for (std::uint64_t seed = 820; seed < 844; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    model_builder b;
+    std::string x = b.input("x", {-1, 4, 5, 5});
+    for (int i = 0; i < 3; ++i) {
+      const std::string w = "w" + std::to_string(i);
+      b.constant(w, random_floats(r, {4, 4, 3, 3}, -0.5F, 0.5F));
+      x = b.add("Relu", {b.add("Conv", {x, w}, {{"pads", list({1, 1, 1, 1})}})});
+    }
+    b.output(x);
+    const graph::model& m = b.get();
+    const auto source = samples_source(samples_of_x(r, {1, 4, 5, 5}, 4));
+    const graph::output_judge judge(m, source, 4);
+    const graph::model plain = graph::static_quantization(m, source).result;
+    const double noise = judge.noise_to_signal(plain);
+    for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
+      graph::static_quantization_options options{.bias = {.kind = kind}};
+      const graph::quantization judged = graph::static_quantization(m, source, options);
+      options.judge_samples = 0;
+      const graph::quantization always = graph::static_quantization(m, source, options);
+      CHECK(!always.bias_correction_taken_back);
+      CHECK(judged.bias_correction_taken_back == (judge.noise_to_signal(always.result) > noise));
+      CHECK(graph::to_onnx(judged.result) ==
+            graph::to_onnx(judged.bias_correction_taken_back ? plain : always.result));
+      ++(judged.bias_correction_taken_back ? taken_back : kept);
+    }
+  }
+  CHECK(taken_back > 0);
+  CHECK(kept > 0);
 }

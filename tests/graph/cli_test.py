@@ -670,11 +670,37 @@ class CommandLine(unittest.TestCase):
     def test_bias_correction(self):
         plain, corrected = self.folder / "plain.onnx", self.folder / "corrected.onnx"
         self.works(*self.quantize("--bias-correction", "none", output=plain))
+        noise = [json.loads(self.works("compare", MODEL, plain, "--data", CALIBRATION, "--json"))["outputs"][0]["snr_db"]]
         for kind in ("fast", "full"):
-            self.works(*self.quantize("--bias-correction", kind, output=corrected))
-            self.assertNotEqual(plain.read_bytes(), corrected.read_bytes())
+            facts = json.loads(self.works(*self.quantize("--json", "--bias-correction", kind, output=corrected)))
+            self.assertEqual(facts["bias_correction_taken_back"], plain.read_bytes() == corrected.read_bytes())
+            noise.append(json.loads(self.works("compare", MODEL, corrected, "--data", CALIBRATION, "--json"))["outputs"][0]["snr_db"])
+            self.assertGreaterEqual(noise[-1] + 0.1, noise[0])  # it is judged by 64 of the samples
             accuracy = float(self.works(*self.evaluate(model=corrected)).splitlines()[-1].split()[1])
             self.assertGreaterEqual(accuracy, 98.0)
+
+    def test_budget(self):
+        """The best so far is written when the time is up; how much that is depends on the machine."""
+        out = self.folder / "out.onnx"
+        facts = json.loads(self.works(*self.quantize("--json", "--budget", "0.001", output=out)))
+        self.assertTrue(facts["budget_ended"])
+        self.assertTrue(any("budget of 0.001 s ended the search" in s["step"] for s in facts["steps"]))
+        self.assertIn("the budget of 0.001 s ended the search\n", self.works(*self.quantize("--budget", "0.001", output=out)))
+        minmax = self.folder / "minmax.onnx"
+        self.works(*self.quantize("--method", "minmax", output=minmax))
+        self.assertEqual(out.read_bytes(), minmax.read_bytes())
+        whole = json.loads(self.works(*self.quantize("--json", "--budget", "100000", output=out)))
+        self.assertFalse(whole["budget_ended"])
+        self.works(*self.quantize(output=minmax))
+        self.assertEqual(out.read_bytes(), minmax.read_bytes())
+
+    def test_threads(self):
+        written = set()
+        for threads in (1, 2, 3):
+            out = self.folder / f"out{threads}.onnx"
+            self.works(*self.quantize("--threads", threads, output=out))
+            written.add(out.read_bytes())
+        self.assertEqual(len(written), 1)
 
     def test_report(self):
         page = self.folder / "report.html"
@@ -1240,6 +1266,12 @@ tuning:
                          *self.quantize("--approach", "dynamic", "--max-drop", "1", "--labels", LABELS))
         self.wrong_usage(["auto", "--weight-scales"], *self.quantize("--weight-scales", "absmax"))
         self.wrong_usage(["--samples"], *self.quantize("--samples", "0"))
+        for option, values in (("--budget", ["0", "-1", "nan", "inf", "1e999", "soon", "", "5s"]), ("--threads", ["0", "-1", "many"])):
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.wrong_usage([option], *self.quantize(option, value))
+        self.wrong_usage(["minmax", "--budget"], *self.quantize("--method", "minmax", "--budget", "1"))
+        self.wrong_usage(["dynamic", "--budget"], *self.quantize("--approach", "dynamic", "--budget", "1"))
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_help_and_version(self):

@@ -116,6 +116,8 @@ graph::model random_network(test::random_source& r, std::size_t size, bool open_
   b.output(values.back());
   if (r.integer(0, 1) == 0) {
     b.output(values[values.size() / 2]);
+    b.output("x");
+    b.output(b.constant("lonely", random_floats(r, {3}, -1.0F, 1.0F)));
   }
   const std::string flat = b.add("Flatten", {b.add("GlobalAveragePool", {values.back()})});
   b.constant("class_w", random_floats(r, {channels, 3}, -1.0F, 1.0F));

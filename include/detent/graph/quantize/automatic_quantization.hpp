@@ -66,6 +66,9 @@ struct quantization_step {
   double noise_before = 0.0;  ///< Noise / signal of the best model before this step.
   double noise_after = 0.0;   ///< Noise / signal of the model with this step.
   bool kept = false;          ///< Whether the step was kept.
+  /// Whether this is no step: the budget has ended the search here. Both noises are then those of
+  /// the best model.
+  bool is_end_of_budget = false;
 };
 
 /// How far automatic_quantization() has come.
@@ -168,7 +171,8 @@ class automatic_quantizer {
     timer_.enforce(false);
     if (is_ended_) {
       const double noise = kept_.back().noise;
-      report({"the budget of " + shown_seconds() + " s ended the search", noise, noise, false});
+      report(
+          {"the budget of " + shown_seconds() + " s ended the search", noise, noise, false, true});
     }
     return best_by_outputs();
   }
@@ -318,17 +322,29 @@ class automatic_quantizer {
     return p;
   }
 
+  /// The means of the layers of a state, for all samples or those that trials see.
+  [[nodiscard]] const layer_means& means_of(const state& s, const calibration_source& source) {
+    const std::pair key(s.is_equalized, &source == &samples_);
+    auto found = means_.find(key);
+    if (found == means_.end()) {
+      found = means_.emplace(key, gather_means(*s.plan, source, options_.executor)).first;
+    }
+    return found->second;
+  }
+
   /// Computes the quantization that a state describes.
   void finish(state& s, const calibration_source& source) {
     s.carried_out.emplace(quantization{*s.plan, chosen_ranges(s), {}});
     quantization_plan& plan = s.carried_out->plan;
     quantization_parameters& p = s.carried_out->parameters;
     p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
-    static_cast<void>(correct_biases(
-        plan, p, source,
-        {.kind = s.correction,
-         .max_samples = s.correction == bias_correction::full ? options_.correction_samples : 0},
-        options_.executor));
+    if (s.correction != bias_correction::none) {
+      static_cast<void>(correct_biases(
+          plan, p, means_of(s, source), source,
+          {.kind = s.correction,
+           .max_samples = s.correction == bias_correction::full ? options_.correction_samples : 0},
+          options_.executor));
+    }
     s.carried_out->result = write_qdq(plan, p);
   }
 
@@ -418,6 +434,7 @@ class automatic_quantizer {
   quantization best_by_outputs() {
     const std::size_t first = kept_.size() > most_compared ? kept_.size() - most_compared : 1;
     begin("kept steps, by the outputs", kept_.size() - first);
+    judge_.reset();
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
     state best = with_all_samples(kept_.front());
@@ -623,6 +640,8 @@ class automatic_quantizer {
   std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
   /// Layers that were rounded by all samples, by what state::is_equalized and state::weights are.
   std::map<std::pair<bool, weight_scale>, std::map<std::size_t, layer_weights>> all_rounded_;
+  /// By whether the model is equalized, and whether they are those of all samples.
+  std::map<std::pair<bool, bool>, layer_means> means_;
   quantization_progress progress_;
   /// By whether the model is equalized, kind of scales and node.
   std::map<std::tuple<bool, weight_scale, std::size_t>, layer_weight_scales> scales_;

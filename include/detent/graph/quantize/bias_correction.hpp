@@ -199,8 +199,9 @@ namespace detail {
 class bias_corrector {
  public:
   bias_corrector(quantization_plan& plan, const quantization_parameters& parameters,
-                 const bias_correction_options& options, const executor_options& runner)
-      : plan_(plan), p_(parameters), options_(options), runner_(runner) {
+                 const layer_means& means, const bias_correction_options& options,
+                 const executor_options& runner)
+      : plan_(plan), p_(parameters), means_(means), options_(options), runner_(runner) {
     if (options_.threshold == 0.0) {
       options_.threshold =
           options.kind == bias_correction::full && options.rule == bias_correction_rule::nncf
@@ -209,20 +210,7 @@ class bias_corrector {
     }
   }
 
-  std::vector<bias_shift> run(const calibration_source& samples) {
-    const calibration_source some = first_samples(
-        samples, options_.max_samples == 0 ? static_cast<std::size_t>(-1) : options_.max_samples);
-    layer_means means(plan_);
-    executor float_executor(plan_.float_model(), runner_);
-    while (const auto inputs = some()) {
-      static_cast<void>(float_executor.run(
-          *inputs, [&](const std::string& name, const tensor& value) { means.add(name, value); }));
-    }
-    return run(std::move(means), some);
-  }
-
-  std::vector<bias_shift> run(layer_means means, const calibration_source& some) {
-    means_ = std::move(means);
+  std::vector<bias_shift> run(const calibration_source& some) {
     if (options_.kind == bias_correction::full && !nncf()) {
       return run_parts(some);
     }
@@ -434,12 +422,46 @@ class bias_corrector {
 
   quantization_plan& plan_;
   const quantization_parameters& p_;
+  const layer_means& means_;
   bias_correction_options options_;
   executor_options runner_;
-  layer_means means_{plan_};
 };
 
 }  // namespace detail
+
+/// Collects the means of the layers of a plan, from runs of its float model on all samples. Throws
+/// invalid_argument if there is no source of samples.
+[[nodiscard]] inline layer_means gather_means(const quantization_plan& plan,
+                                              const calibration_source& samples,
+                                              const executor_options& runner = {}) {
+  require(static_cast<bool>(samples), error_kind::invalid_argument,
+          "there is no source of calibration samples");
+  layer_means means(plan);
+  executor float_executor(plan.float_model(), runner);
+  while (const auto inputs = samples()) {
+    static_cast<void>(float_executor.run(
+        *inputs, [&](const std::string& name, const tensor& value) { means.add(name, value); }));
+  }
+  return means;
+}
+
+/// Corrects the biases of the plan's layers with the means that gather_means() has collected; they
+/// may be those of more samples than `options.max_samples`. Otherwise like the form below. The
+/// fast kind draws no samples.
+inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
+                                              const quantization_parameters& parameters,
+                                              const layer_means& means,
+                                              const calibration_source& samples,
+                                              const bias_correction_options& options = {},
+                                              const executor_options& runner = {}) {
+  if (options.kind == bias_correction::none) {
+    return {};
+  }
+  return detail::bias_corrector(plan, parameters, means, options, runner)
+      .run(options.kind == bias_correction::full && options.max_samples != 0
+               ? first_samples(samples, options.max_samples)
+               : samples);
+}
 
 /// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
 /// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
@@ -459,7 +481,9 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
   if (options.kind == bias_correction::none) {
     return {};
   }
-  return detail::bias_corrector(plan, parameters, options, runner).run(samples);
+  const calibration_source some =
+      options.max_samples == 0 ? samples : first_samples(samples, options.max_samples);
+  return correct_biases(plan, parameters, gather_means(plan, some, runner), some, options, runner);
 }
 
 /// Corrects the biases of the plan's layers by the fast kind, with means that were collected in an
@@ -472,10 +496,7 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                                               const executor_options& runner = {}) {
   require(options.kind != bias_correction::full, error_kind::invalid_argument,
           "full bias correction from means, without samples");
-  if (options.kind == bias_correction::none) {
-    return {};
-  }
-  return detail::bias_corrector(plan, parameters, options, runner).run(means, {});
+  return correct_biases(plan, parameters, means, calibration_source(), options, runner);
 }
 
 }  // namespace graph

@@ -150,7 +150,7 @@ class network_parts {
   }
 
   /// The values of the outputs, in the order of their names in the constructor: those of `values`,
-  /// else of `otherwise`, else of `inputs`.
+  /// else of `otherwise`; or constants or inputs of the graph that it returns.
   [[nodiscard]] std::vector<tensor> outputs(const network_values& inputs,
                                             const network_values& values,
                                             const network_values& otherwise = {}) const {
@@ -158,9 +158,15 @@ class network_parts {
     for (const std::string& name : outputs_) {
       const auto found = values.find(name + float_suffix);
       const auto other = otherwise.find(name + float_suffix);
-      result.push_back(found != values.end()      ? found->second
-                       : other != otherwise.end() ? other->second
-                                                  : entry_of(inputs, name, "the output"));
+      if (found != values.end()) {
+        result.push_back(found->second);
+      } else if (other != otherwise.end()) {
+        result.push_back(other->second);
+      } else if (const tensor* constant = plan_.float_model().initializer(name)) {
+        result.push_back(*constant);
+      } else {
+        result.push_back(entry_of(inputs, name, "the output"));
+      }
     }
     return result;
   }

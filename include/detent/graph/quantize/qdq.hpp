@@ -264,6 +264,8 @@ struct quantization {
   /// divided_model::reasons() has them. The plan does not have these nodes. Empty if all nodes can
   /// be run.
   std::vector<std::string> not_run = {};
+  /// Whether static_quantization() took bias correction back, because it made the outputs worse.
+  bool bias_correction_taken_back = false;
 };
 
 }  // namespace graph

@@ -17,6 +17,7 @@
 #ifndef DETENT_GRAPH_QUANTIZE_STATIC_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_STATIC_QUANTIZATION_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -32,6 +33,7 @@
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/partial_quantization.hpp>
 #include <detent/graph/quantize/qdq.hpp>
@@ -54,6 +56,10 @@ struct static_quantization_options {
   layer_weight_options weights = {};    ///< Scales, bits and levels of the weights.
   /// Bias correction; by default there is none.
   bias_correction_options bias = {.kind = bias_correction::none};
+  /// Calibration samples, at most, that bias correction is judged by: it is taken back if the noise
+  /// of the model's outputs, as output_judge measures it by logits, grows. 0: it is not judged. Nor
+  /// is it if no output is float. Memory: these samples with their float results.
+  std::size_t judge_samples = 64;
   quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
   /// Options of the executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
@@ -112,6 +118,41 @@ struct static_quantization_options {
   return layers;
 }
 
+namespace detail {
+
+/// Corrects the biases of a quantization whose model has been written, and writes the model again.
+/// Takes that back if the outputs get worse.
+inline void correct_if_better(quantization& q, const calibration_source& samples,
+                              const static_quantization_options& options) {
+  const model& float_model = q.plan.float_model();
+  const bool is_judged =
+      options.judge_samples > 0 &&
+      std::any_of(float_model.outputs.begin(), float_model.outputs.end(), [&](const value_info& v) {
+        const auto known = q.plan.known().find(v.name);
+        return v.type == element_type::f32 ||
+               (known != q.plan.known().end() && known->second.type() == element_type::f32);
+      });
+  if (!is_judged) {
+    static_cast<void>(
+        correct_biases(q.plan, q.parameters, samples, options.bias, options.executor));
+    q.result = write_qdq(q.plan, q.parameters);
+    return;
+  }
+  quantization corrected = q;
+  static_cast<void>(
+      correct_biases(corrected.plan, q.parameters, samples, options.bias, options.executor));
+  corrected.result = write_qdq(corrected.plan, q.parameters);
+  const output_judge judge(float_model, samples, options.judge_samples, true, options.executor);
+  if (judge.noise_to_signal(corrected.result) <= judge.noise_to_signal(q.result)) {
+    q.plan = std::move(corrected.plan);
+    q.result = std::move(corrected.result);
+  } else {
+    q.bias_correction_taken_back = true;
+  }
+}
+
+}  // namespace detail
+
 /// Quantizes a float model with ranges from calibration samples: activations to uint8 or int8,
 /// weights to int8, biases to int32. The result holds the plan, the parameters, and a model with
 /// QuantizeLinear/DequantizeLinear pairs; for_execution() prepares it for an executor,
@@ -147,7 +188,8 @@ struct static_quantization_options {
 /// }
 /// @endcode
 ///
-/// `samples` is drawn once for each pass that the observers need, and again for bias correction.
+/// `samples` is drawn once for each pass that the observers need, and again for bias correction,
+/// which is taken back if it makes the outputs worse (`judge_samples`).
 /// Each sample is run through the float executor; all values of the model are observed in the same
 /// pass.
 ///
@@ -167,9 +209,10 @@ struct static_quantization_options {
         q.parameters.activation_type = options.activations.type;
         q.parameters.activations = calibrate_activations(q.plan, samples, options);
         q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
-        static_cast<void>(
-            correct_biases(q.plan, q.parameters, samples, options.bias, options.executor));
         q.result = write_qdq(q.plan, q.parameters);
+        if (options.bias.kind != bias_correction::none) {
+          detail::correct_if_better(q, samples, options);
+        }
         return q;
       });
 }
