@@ -343,6 +343,37 @@ inline void add_scaled(std::size_t n, double a, const double* x, double* y) noex
 
 #undef DETENT_ROUNDED
 
+/// y[i] += a[0] * x[0][i] + a[1] * x[1][i] + a[2] * x[2][i] + a[3] * x[3][i] for n elements, where
+/// x[k] begins `stride` elements behind x[k - 1]. For values whose products and sums are exact: the
+/// order of the additions, and whether they are fused, do not matter then.
+inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride, const double* x,
+                           std::size_t stride, double* y) noexcept {
+  const double a0 = a[0];
+  const double a1 = a[a_stride];
+  const double a2 = a[2 * a_stride];
+  const double a3 = a[3 * a_stride];
+  const double* const x1 = x + stride;
+  const double* const x2 = x1 + stride;
+  const double* const x3 = x2 + stride;
+  std::size_t i = 0;
+#if (defined(__GNUC__) || defined(__clang__)) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+  typedef double pair __attribute__((vector_size(16)));  // NOLINT: no alias
+  const auto load = [](const double* from) {
+    pair p;
+    std::memcpy(&p, from, sizeof p);
+    return p;
+  };
+  for (; i + 2 <= n; i += 2) {
+    const pair sum = (load(y + i) + load(x + i) * a0) + (load(x1 + i) * a1) +
+                     (load(x2 + i) * a2 + load(x3 + i) * a3);
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] += (a0 * x[i] + a1 * x1[i]) + (a2 * x2[i] + a3 * x3[i]);
+  }
+}
+
 /// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
 [[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
   double sum = 0.0;
@@ -935,8 +966,8 @@ struct uint128 {
   return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
 }
 
-/// The exact product a * b, for a `b` below 2^10; a branch that is taken nearly always saves three of
-/// four multiplications.
+/// The exact product a * b, for a `b` below 2^10; a branch that is taken nearly always saves three
+/// of four multiplications.
 [[nodiscard]] constexpr uint128 multiply_by_small(std::uint64_t a, std::uint64_t b) noexcept {
   return a >> 54 == 0 ? uint128{0, a * b} : multiply(a, b);
 }
@@ -32873,10 +32904,10 @@ class assignment_search {
           const auto at = [&](std::size_t i) {
             return side.values.begin() + static_cast<std::ptrdiff_t>(i);
           };
-          below = static_cast<std::size_t>(
-              std::lower_bound(at(least[first + k]), at(below),
-                               (static_cast<double>(k) + 0.5) * scale) -
-              side.values.begin());
+          below =
+              static_cast<std::size_t>(std::lower_bound(at(least[first + k]), at(below),
+                                                        (static_cast<double>(k) + 0.5) * scale) -
+                                       side.values.begin());
         }
       }
     };
@@ -32893,8 +32924,9 @@ class assignment_search {
     add_differences(d_.positive(), r.below.data() + negative_, upper.below.data() + negative_,
                     positive_, of_positive_);
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      for (const assignment* a : {&of_negative_[static_cast<std::size_t>(candidates_[i].negative)],
-                                  &of_positive_[static_cast<std::size_t>(candidates_[i].positive)]}) {
+      for (const assignment* a :
+           {&of_negative_[static_cast<std::size_t>(candidates_[i].negative)],
+            &of_positive_[static_cast<std::size_t>(candidates_[i].positive)]}) {
         r.at[i].b += a->b;
         r.at[i].c += a->c;
         r.at[i].levels += a->levels;
@@ -33046,10 +33078,10 @@ class assignment_search {
   best_assignment best_;
   std::vector<rung> rungs_;
   std::vector<interval> heap_;
-  std::vector<step> steps_;            // of the interval that is swept
-  std::vector<assignment> changes_;    // by the steps of each of its parts
-  std::vector<step> sorted_;           // steps of one part, in the order in which they are taken
-  std::size_t negative_ = 0;             // the largest caps of all candidates
+  std::vector<step> steps_;          // of the interval that is swept
+  std::vector<assignment> changes_;  // by the steps of each of its parts
+  std::vector<step> sorted_;         // steps of one part, in the order in which they are taken
+  std::size_t negative_ = 0;         // the largest caps of all candidates
   std::size_t positive_ = 0;
   std::vector<assignment> of_negative_;  // what add_differences() found, for each cap
   std::vector<assignment> of_positive_;
@@ -40500,6 +40532,7 @@ DETENT_NAMESPACE_END
 #include <limits>
 #include <map>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40812,7 +40845,7 @@ class gram_observer {
   static constexpr int least_bin = -38;  // denormal floats
   static constexpr int largest_bin = 31;
   /// The sums of this many products are at most 2^53 in magnitude, and so exact in double.
-  static constexpr std::size_t block_rows = std::size_t{1} << (53 - 2 * value_bits);
+  static constexpr std::size_t block_rows_of_floats = std::size_t{1} << (53 - 2 * value_bits);
   static constexpr std::size_t tile = 64;
 
   /// Index of the first element of a row in the lower triangle, which is stored row by row.
@@ -40961,16 +40994,20 @@ class gram_observer {
         rows_of[bin].push_back(r);
       }
     }
-    std::vector<double> block(block_rows * size_);
+    // With codes, all products of a bin are multiples of the same power of two, so that their sums
+    // are exact for longer.
+    const std::size_t block_rows = std::is_same_v<T, float> ? block_rows_of_floats : 256;
+    std::vector<double> block((std::min)(block_rows, x.rows) * size_);
     for (auto it = rows_of.rbegin(); it != rows_of.rend(); ++it) {  // the large ones first
       const auto& [bin, rows] = *it;
       partial_sums* const sums = sums_of(bin);
       for (std::size_t first = 0; sums != nullptr && first < rows.size(); first += block_rows) {
         const std::size_t n = (std::min)(block_rows, rows.size() - first);
+        const double factor = std::ldexp(1.0, -unit(bin));  // exact, and so is what it multiplies
         for (std::size_t r = 0; r < n; ++r) {
           for (std::size_t c = 0; c < size_; ++c) {
             const double k = reference::round_half_even(
-                std::ldexp(static_cast<double>(value(rows[first + r], c)), -unit(bin)));
+                static_cast<double>(value(rows[first + r], c)) * factor);
             block[r * size_ + c] = k;
             sums->magnitudes[c] += static_cast<std::int64_t>(std::fabs(k));
           }
@@ -40982,7 +41019,7 @@ class gram_observer {
     count_ += x.rows;
   }
 
-  /// sums += block^T block, of n <= block_rows rows.
+  /// sums += block^T block, of so few rows that sums of their products are exact.
   void add_products(partial_sums& sums, const double* block, std::size_t n,
                     const parallel_for& parallel) const {
     const std::size_t tiles = (size_ + tile - 1) / tile;
@@ -40992,16 +41029,21 @@ class gram_observer {
       std::array<double, tile * tile> products;
       for (std::size_t j0 = 0; j0 <= i0; j0 += tile) {
         const std::size_t width = (std::min)(tile, size_ - j0);
-        products.fill(0.0);
+        std::fill_n(products.begin(), height * tile, 0.0);
         for (std::size_t r = 0; r < n; ++r) {
           const double* const left = block + r * size_ + i0;
           const double* const right = block + r * size_ + j0;
+          const bool four = r + 4 <= n;
           for (std::size_t i = 0; i < height; ++i) {
+            const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
             double* const out = products.data() + i * tile;
-            for (std::size_t j = 0; j < width; ++j) {
-              out[j] += left[i] * right[j];  // exact, fused or not
+            if (four) {
+              detail::add_four_exact(end, left + i, size_, right, size_, out);
+            } else {
+              detail::add_scaled(end, left[i], right, out);
             }
           }
+          r += four ? 3 : 0;
         }
         for (std::size_t i = 0; i < height; ++i) {
           std::int64_t* const out = sums.low.data() + triangle(i0 + i) + j0;
@@ -41349,11 +41391,13 @@ struct weight_problem {
   }
   /// Sets the codes of a row to the nearest ones for the parameters in `q`.
   void round_row(std::size_t r, quantized_weights& q) const noexcept {
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::size_t at = r * groups + c / group_size;
-      q.codes[r * columns + c] = static_cast<std::int8_t>(
-          reference::quantize(weights[r * columns + c],
-                              {q.params.scales[at], q.params.zero_points[at]}, scheme.levels));
+    for (std::size_t group = 0; group < groups; ++group) {
+      const std::size_t at = r * columns + first(group);
+      const std::size_t count = last(group) - first(group);
+      const std::size_t params = r * groups + group;
+      quantize(std::span<const float>(weights.data() + at, count),
+               std::span<std::int8_t>(q.codes.data() + at, count),
+               quant_params{q.params.scales[params], q.params.zero_points[params]}, scheme.levels);
     }
   }
 
@@ -41414,12 +41458,10 @@ inline void require_finite_objective(double objective, const char* where) {
 }
 
 /// Replaces rows of `q` that are no better than those of `nearest` by the latter, and fills in the
-/// evidence.
-inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
-                             const quantized_weights& nearest, quantized_weights& q,
-                             const parallel_for& parallel, const char* where) {
-  const std::vector<double> before = problem.objectives(g, nearest, parallel);
-  std::vector<double> after = problem.objectives(g, q, parallel);
+/// evidence. `before` and `after` are the objectives of the rows of `nearest` and `q`.
+inline void keep_better_rows(const weight_problem& problem, const quantized_weights& nearest,
+                             const std::vector<double>& before, std::vector<double> after,
+                             quantized_weights& q, const char* where) {
   const auto copy_row = [](const auto& from, auto& to, std::size_t r, std::size_t width) {
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(r * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>(r * width));
@@ -41437,6 +41479,13 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   q.evidence.nearest_objective = ordered_sum(before);
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
+}
+/// The same, with objectives that are computed here.
+inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
+                             const quantized_weights& nearest, quantized_weights& q,
+                             const parallel_for& parallel, const char* where) {
+  keep_better_rows(problem, nearest, problem.objectives(g, nearest, parallel),
+                   problem.objectives(g, q, parallel), q, where);
 }
 
 }  // namespace detail
@@ -42230,6 +42279,7 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -42294,6 +42344,7 @@ class row_descent {
     codes_[j] = static_cast<std::int8_t>(codes_[j] + static_cast<int>(d));
     refresh_error(j);
     gram_.add_scaled_column(j, -t, g_.data(), 0, g_.size());
+    is_fresh_ = false;
     return true;
   }
 
@@ -42332,20 +42383,39 @@ class row_descent {
       refresh_error(j);
     }
     add_scaled(g_.size(), -change, buffer_.data(), g_.data());
+    is_fresh_ = false;
     return true;
   }
 
-  /// Performs one iteration. Returns whether anything changed.
+  /// Performs one iteration. Returns whether anything changed. If nothing did, g has no rounding
+  /// errors of earlier changes: where they might hide an improvement, it is computed anew and all
+  /// codes are visited again.
   bool iterate(bool fixed_scales) noexcept {
     bool changed = false;
     for (std::size_t group = 0; group < problem_.groups && !fixed_scales; ++group) {
       changed = improve_scale(group) || changed;
     }
-    refresh();  // clears the rounding errors that g has accumulated
-    for (std::size_t j = 0; j < e_.size(); ++j) {
-      changed = improve_code(j) || changed;
+    changed = improve_codes() || changed;
+    if (!changed && !is_fresh_) {
+      refresh();
+      changed = improve_codes();
     }
     return changed;
+  }
+
+  /// Computes e and g from the codes and scales.
+  void refresh() noexcept {
+    if (is_fresh_) {
+      return;
+    }
+    std::fill(g_.begin(), g_.end(), 0.0);
+    for (std::size_t j = 0; j < e_.size(); ++j) {
+      refresh_error(j);
+      if (e_[j] != 0.0) {
+        gram_.add_scaled_column(j, e_[j], g_.data(), 0, g_.size());
+      }
+    }
+    is_fresh_ = true;
   }
 
  private:
@@ -42358,14 +42428,12 @@ class row_descent {
         static_cast<double>(weights_[j]) -  // the product is exact
         static_cast<double>(codes_[j] - zero_points_[group]) * static_cast<double>(scales_[group]);
   }
-  void refresh() noexcept {
-    std::fill(g_.begin(), g_.end(), 0.0);
+  bool improve_codes() noexcept {
+    bool changed = false;
     for (std::size_t j = 0; j < e_.size(); ++j) {
-      refresh_error(j);
-      if (e_[j] != 0.0) {
-        gram_.add_scaled_column(j, e_[j], g_.data(), 0, g_.size());
-      }
+      changed = improve_code(j) || changed;
     }
+    return changed;
   }
 
   const weight_problem& problem_;
@@ -42377,6 +42445,7 @@ class row_descent {
   std::vector<double> e_;
   std::vector<double> g_;
   std::vector<double> buffer_;
+  bool is_fresh_ = false;  // whether e and g were computed from the codes as they are
   double smallest_code_gain_ = 0.0;
   double smallest_scale_gain_ = 0.0;
 };
@@ -42413,22 +42482,27 @@ class row_descent {
   const quantized_weights nearest = problem.nearest();
   quantized_weights q = nearest;
   q.evidence.method = where;
+  std::vector<double> before(problem.rows);
+  std::vector<double> after(problem.rows);
   std::vector<std::size_t> iterations(problem.rows);
   std::vector<char> converged(problem.rows);
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
     for (std::size_t r = first_row; r < first_row + count; ++r) {
       detail::row_descent descent(problem, g, r, q);
+      before[r] = descent.objective();
       while (iterations[r] < options.max_iterations && converged[r] == 0) {
         ++iterations[r];
         converged[r] = descent.iterate(options.fixed_scales) ? 0 : 1;
       }
+      descent.refresh();
+      after[r] = descent.objective();
     }
   });
   for (std::size_t r = 0; r < problem.rows; ++r) {
     q.evidence.iterations = (std::max)(q.evidence.iterations, iterations[r]);
     q.evidence.converged = q.evidence.converged && converged[r] != 0;
   }
-  detail::keep_better_rows(problem, g, nearest, q, parallel, where);
+  detail::keep_better_rows(problem, nearest, before, std::move(after), q, where);
   return q;
 }
 

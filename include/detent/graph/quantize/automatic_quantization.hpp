@@ -197,6 +197,12 @@ class automatic_quantizer {
     double noise = std::numeric_limits<double>::infinity();
   };
 
+  /// Weights that were rounded against the layers' outputs; see state.
+  struct rounded_weights {
+    std::map<std::size_t, layer_weights> layers;
+    std::set<std::size_t> few_rows;
+  };
+
   void report(const quantization_step& s) const {
     if (options_.on_step) {
       options_.on_step(s);
@@ -322,14 +328,27 @@ class automatic_quantizer {
     return p;
   }
 
-  /// The means of the layers of a state, for all samples or those that trials see.
-  [[nodiscard]] const layer_means& means_of(const state& s, const calibration_source& source) {
-    const std::pair key(s.is_equalized, &source == &samples_);
-    auto found = means_.find(key);
-    if (found == means_.end()) {
-      found = means_.emplace(key, gather_means(*s.plan, source, options_.executor)).first;
+  /// Corrects the biases of a state by all samples or those that trials see; full correction by the
+  /// first of them. Float means are collected once for each plan and set of samples.
+  void correct(const state& s, quantization& q, const calibration_source& source) {
+    if (s.correction == bias_correction::none) {
+      return;
     }
-    return found->second;
+    const bool all = &source == &samples_;
+    const std::size_t samples = all || count_ < 8 ? count_ : (count_ + 1) / 2;
+    const std::size_t used = s.correction == bias_correction::full
+                                 ? (std::min)(samples, options_.correction_samples)
+                                 : samples;
+    const calibration_source some = first_samples(source, used);
+    auto found = means_.find({s.is_equalized, all, used});
+    if (found == means_.end()) {
+      found = means_
+                  .emplace(std::tuple(s.is_equalized, all, used),
+                           gather_means(*s.plan, some, options_.executor))
+                  .first;
+    }
+    static_cast<void>(correct_biases(q.plan, q.parameters, found->second, some,
+                                     {.kind = s.correction}, options_.executor));
   }
 
   /// Computes the quantization that a state describes.
@@ -338,13 +357,7 @@ class automatic_quantizer {
     quantization_plan& plan = s.carried_out->plan;
     quantization_parameters& p = s.carried_out->parameters;
     p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
-    if (s.correction != bias_correction::none) {
-      static_cast<void>(correct_biases(
-          plan, p, means_of(s, source), source,
-          {.kind = s.correction,
-           .max_samples = s.correction == bias_correction::full ? options_.correction_samples : 0},
-          options_.executor));
-    }
+    correct(s, *s.carried_out, source);
     s.carried_out->result = write_qdq(plan, p);
   }
 
@@ -412,6 +425,7 @@ class automatic_quantizer {
           tried.few_rows.insert(i);
         }
       }
+      roundings_[scale] = {tried.rounded, tried.few_rows};
       finish(tried, seen_);
       keep_if_better(best, std::move(tried), name);
     }
@@ -458,8 +472,11 @@ class automatic_quantizer {
       report(last);
     }
     if (last.kept && !is_ended_) {
+      try_other_rounding(best, outputs, last);
+      try_corrections(best, outputs, last);
       refine(best, outputs, last);
     }
+    report({"result, by the outputs", plain, last.kept ? last.noise_after : plain, true});
     if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
         if (best.plan->root(value) == value) {
@@ -474,23 +491,67 @@ class automatic_quantizer {
     return std::move(*best.carried_out);
   }
 
+  /// Tries the weights that were rounded with the other scales, by the outputs for all samples.
+  void try_other_rounding(state& best, const output_judge& outputs, quantization_step& last) {
+    const weight_scale other =
+        best.weights == weight_scale::absmax ? weight_scale::exact_mse : weight_scale::absmax;
+    const auto found = roundings_.find(other);
+    if (best.rounded.empty() || found == roundings_.end()) {
+      return;
+    }
+    begin("the other weight rounding, by the outputs");
+    state tried = best;
+    tried.weights = other;
+    tried.rounded = found->second.layers;
+    tried.few_rows = found->second.few_rows;
+    round_few_rows_again(tried);
+    finish(tried, samples_);
+    keep_if_better_by_outputs(best, std::move(tried), outputs, last, progress_.step);
+  }
+
+  /// Tries bias correction once more where none was kept, now by the outputs for all samples.
+  void try_corrections(state& best, const output_judge& outputs, quantization_step& last) {
+    if (best.correction != bias_correction::none) {
+      return;
+    }
+    const state before = best;
+    for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
+      const std::string name = kind == bias_correction::fast ? "fast" : "full";
+      begin("bias correction: " + name + ", by the outputs");
+      state tried = before;
+      tried.correction = kind;
+      finish(tried, samples_);
+      keep_if_better_by_outputs(best, std::move(tried), outputs, last, progress_.step);
+    }
+  }
+
+  /// Measures a state by the outputs, reports it, and makes it the best one if it leaves less than
+  /// 98 % of the noise of the last state that was kept.
+  void keep_if_better_by_outputs(state& best, state&& tried, const output_judge& outputs,
+                                 quantization_step& last, const std::string& name) const {
+    const double noise = outputs.noise_to_signal(tried.carried_out->result);
+    const bool kept = noise < 0.98 * last.noise_after;
+    report({name, last.noise_after, noise, kept});
+    if (kept) {
+      best = std::move(tried);
+      last.noise_after = noise;
+    }
+  }
+
   /// Changes ranges of single activations once more, now by the outputs for all samples. The other
   /// ranges are those that the trials had.
-  void refine(state& best, const output_judge& outputs, const quantization_step& last) {
+  void refine(state& best, const output_judge& outputs, quantization_step& last) {
     state tried = best;
     for (const auto& [value, solutions] : kept_.back().solutions) {
       tried.solutions[value].insert(solutions.begin(), solutions.end());
     }
+    begin("ranges of single activations, by the outputs", single_trials(tried));
     const std::size_t changed = change_single_ranges(tried, outputs, outputs.samples(), 1.0);
     if (changed > 0) {
       tried.carried_out->result = write_qdq(tried.carried_out->plan, tried.carried_out->parameters);
-      const double noise = outputs.noise_to_signal(tried.carried_out->result);
-      const bool kept = noise < last.noise_after;
-      report({"ranges of " + std::to_string(changed) + " activations, by the outputs",
-              last.noise_before, noise, kept});
-      if (kept) {
-        best = std::move(tried);
-      }
+      keep_if_better_by_outputs(
+          best, std::move(tried), outputs, last,
+          "ranges of " + std::to_string(changed) + " activations, by the outputs");
     }
   }
 
@@ -508,17 +569,24 @@ class automatic_quantizer {
     t.weights = s.weights;
     t.correction = s.correction;
     t.rounded = s.rounded;
-    if (!s.few_rows.empty()) {
-      auto& rounded = all_rounded_[{s.is_equalized, s.weights}];
-      if (rounded.empty()) {
-        rounded = rounded_again(t, s.few_rows);
-      }
-      for (const auto& [i, weights] : rounded) {
-        t.rounded.at(i) = weights;
-      }
-    }
+    t.few_rows = s.few_rows;
+    round_few_rows_again(t);
     finish(t, samples_);
     return t;
+  }
+
+  /// Rounds the layers of a state that were rounded by few rows again, by all samples.
+  void round_few_rows_again(state& s) {
+    if (count_ < 8 || s.few_rows.empty()) {
+      return;
+    }
+    auto& rounded = all_rounded_[{s.is_equalized, s.weights}];
+    if (rounded.empty()) {
+      rounded = rounded_again(s, s.few_rows);
+    }
+    for (const auto& [i, weights] : rounded) {
+      s.rounded.at(i) = weights;
+    }
   }
 
   /// Rounds some layers of a state by all samples.
@@ -640,8 +708,10 @@ class automatic_quantizer {
   std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
   /// Layers that were rounded by all samples, by what state::is_equalized and state::weights are.
   std::map<std::pair<bool, weight_scale>, std::map<std::size_t, layer_weights>> all_rounded_;
-  /// By whether the model is equalized, and whether they are those of all samples.
-  std::map<std::pair<bool, bool>, layer_means> means_;
+  std::map<weight_scale, rounded_weights> roundings_;  // that were tried
+  /// By whether the model is equalized, whether they are from all samples or from those that trials
+  /// see, and the number of samples.
+  std::map<std::tuple<bool, bool, std::size_t>, layer_means> means_;
   quantization_progress progress_;
   /// By whether the model is equalized, kind of scales and node.
   std::map<std::tuple<bool, weight_scale, std::size_t>, layer_weight_scales> scales_;
