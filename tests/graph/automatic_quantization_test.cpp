@@ -335,7 +335,7 @@ TEST_CASE("automatic: a budget ends the search, and what is returned is not wors
     CHECK(all > 100);
     const graph::quantization unlimited = graph::automatic_quantization(m, source);
     CHECK(graph::to_onnx(whole.result) == graph::to_onnx(unlimited.result));
-    for (const std::size_t share : {1, 3, 6, 12, 25, 50, 75, 90}) {
+    for (const std::size_t share : {1U, 3U, 6U, 12U, 25U, 50U, 75U, 90U}) {
       const double budget = static_cast<double>(all * share) / 100.0;
       INFO("a budget of ", budget, " of ", all);
       const graph::quantization q = run(budget);
