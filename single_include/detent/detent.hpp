@@ -343,6 +343,37 @@ inline void add_scaled(std::size_t n, double a, const double* x, double* y) noex
 
 #undef DETENT_ROUNDED
 
+/// y[i] += a[0] * x[0][i] + a[1] * x[1][i] + a[2] * x[2][i] + a[3] * x[3][i] for n elements, where
+/// x[k] begins `stride` elements behind x[k - 1]. For values whose products and sums are exact: the
+/// order of the additions, and whether they are fused, do not matter then.
+inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride, const double* x,
+                           std::size_t stride, double* y) noexcept {
+  const double a0 = a[0];
+  const double a1 = a[a_stride];
+  const double a2 = a[2 * a_stride];
+  const double a3 = a[3 * a_stride];
+  const double* const x1 = x + stride;
+  const double* const x2 = x1 + stride;
+  const double* const x3 = x2 + stride;
+  std::size_t i = 0;
+#if (defined(__GNUC__) || defined(__clang__)) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+  typedef double pair __attribute__((vector_size(16)));  // NOLINT: no alias
+  const auto load = [](const double* from) {
+    pair p;
+    std::memcpy(&p, from, sizeof p);
+    return p;
+  };
+  for (; i + 2 <= n; i += 2) {
+    const pair sum = (load(y + i) + load(x + i) * a0) + (load(x1 + i) * a1) +
+                     (load(x2 + i) * a2 + load(x3 + i) * a3);
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] += (a0 * x[i] + a1 * x1[i]) + (a2 * x2[i] + a3 * x3[i]);
+  }
+}
+
 /// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
 [[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
   double sum = 0.0;
@@ -41002,10 +41033,17 @@ class gram_observer {
         for (std::size_t r = 0; r < n; ++r) {
           const double* const left = block + r * size_ + i0;
           const double* const right = block + r * size_ + j0;
+          const bool four = r + 4 <= n;
           for (std::size_t i = 0; i < height; ++i) {
             const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
-            detail::add_scaled(end, left[i], right, products.data() + i * tile);  // exact
+            double* const out = products.data() + i * tile;
+            if (four) {
+              detail::add_four_exact(end, left + i, size_, right, size_, out);
+            } else {
+              detail::add_scaled(end, left[i], right, out);
+            }
           }
+          r += four ? 3 : 0;
         }
         for (std::size_t i = 0; i < height; ++i) {
           std::int64_t* const out = sums.low.data() + triangle(i0 + i) + j0;
@@ -41353,11 +41391,13 @@ struct weight_problem {
   }
   /// Sets the codes of a row to the nearest ones for the parameters in `q`.
   void round_row(std::size_t r, quantized_weights& q) const noexcept {
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::size_t at = r * groups + c / group_size;
-      q.codes[r * columns + c] = static_cast<std::int8_t>(
-          reference::quantize(weights[r * columns + c],
-                              {q.params.scales[at], q.params.zero_points[at]}, scheme.levels));
+    for (std::size_t group = 0; group < groups; ++group) {
+      const std::size_t at = r * columns + first(group);
+      const std::size_t count = last(group) - first(group);
+      const std::size_t params = r * groups + group;
+      quantize(std::span<const float>(weights.data() + at, count),
+               std::span<std::int8_t>(q.codes.data() + at, count),
+               quant_params{q.params.scales[params], q.params.zero_points[params]}, scheme.levels);
     }
   }
 

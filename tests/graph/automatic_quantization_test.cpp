@@ -233,13 +233,28 @@ TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
         CHECK(steps[0].kept);
         CHECK(steps[0].noise_after == by_logits.noise_to_signal(plain_half));
         double best = steps[0].noise_after;
+        double by_outputs = 0.0;
         std::set<std::string> names;
         for (std::size_t i = 1; i < steps.size(); ++i) {
           INFO("step ", steps[i].name);
           CHECK(names.insert(steps[i].name).second);
-          if (steps[i].name.find("by the outputs") != std::string::npos) {
+          if (steps[i].name.find("kept steps, by the outputs") != std::string::npos) {
             CHECK(steps[i].kept == (steps[i].noise_after <= steps[i].noise_before));
             CHECK(steps[i].noise_before == judge.noise_to_signal(plain));
+            by_outputs = steps[i].noise_after;
+            continue;
+          }
+          if (steps[i].name == "result, by the outputs") {
+            CHECK(i + 1 == steps.size());
+            CHECK(steps[i].noise_before == judge.noise_to_signal(plain));
+            CHECK(steps[i].noise_after == judge.noise_to_signal(q.result));
+            continue;
+          }
+          if (steps[i].name.find("by the outputs") != std::string::npos) {
+            CHECK(steps[i].noise_before == by_outputs);
+            CHECK(steps[i].kept == (steps[i].noise_after < 0.98 * by_outputs));
+            by_outputs = steps[i].kept ? steps[i].noise_after : by_outputs;
+            CHECK(judge.noise_to_signal(q.result) <= by_outputs);
             continue;
           }
           CHECK(steps[i].noise_before == best);
@@ -321,7 +336,7 @@ TEST_CASE("automatic: a budget ends the search, and what is returned is not wors
     CHECK(all > 100);
     const graph::quantization unlimited = graph::automatic_quantization(m, source);
     CHECK(graph::to_onnx(whole.result) == graph::to_onnx(unlimited.result));
-    for (const std::size_t share : {1, 3, 6, 12, 25, 50, 75, 90}) {
+    for (const std::size_t share : {1U, 3U, 6U, 12U, 25U, 50U, 75U, 90U}) {
       const double budget = static_cast<double>(all * share) / 100.0;
       INFO("a budget of ", budget, " of ", all);
       const graph::quantization q = run(budget);

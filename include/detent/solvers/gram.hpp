@@ -524,10 +524,17 @@ class gram_observer {
         for (std::size_t r = 0; r < n; ++r) {
           const double* const left = block + r * size_ + i0;
           const double* const right = block + r * size_ + j0;
+          const bool four = r + 4 <= n;
           for (std::size_t i = 0; i < height; ++i) {
             const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
-            detail::add_scaled(end, left[i], right, products.data() + i * tile);  // exact
+            double* const out = products.data() + i * tile;
+            if (four) {
+              detail::add_four_exact(end, left + i, size_, right, size_, out);
+            } else {
+              detail::add_scaled(end, left[i], right, out);
+            }
           }
+          r += four ? 3 : 0;
         }
         for (std::size_t i = 0; i < height; ++i) {
           std::int64_t* const out = sums.low.data() + triangle(i0 + i) + j0;

@@ -221,11 +221,13 @@ struct weight_problem {
   }
   /// Sets the codes of a row to the nearest ones for the parameters in `q`.
   void round_row(std::size_t r, quantized_weights& q) const noexcept {
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::size_t at = r * groups + c / group_size;
-      q.codes[r * columns + c] = static_cast<std::int8_t>(
-          reference::quantize(weights[r * columns + c],
-                              {q.params.scales[at], q.params.zero_points[at]}, scheme.levels));
+    for (std::size_t group = 0; group < groups; ++group) {
+      const std::size_t at = r * columns + first(group);
+      const std::size_t count = last(group) - first(group);
+      const std::size_t params = r * groups + group;
+      quantize(std::span<const float>(weights.data() + at, count),
+               std::span<std::int8_t>(q.codes.data() + at, count),
+               quant_params{q.params.scales[params], q.params.zero_points[params]}, scheme.levels);
     }
   }
 

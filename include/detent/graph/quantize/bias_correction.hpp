@@ -445,9 +445,8 @@ class bias_corrector {
   return means;
 }
 
-/// Corrects the biases of the plan's layers with the means that gather_means() has collected; they
-/// may be those of more samples than `options.max_samples`. Otherwise like the form below. The
-/// fast kind draws no samples.
+/// Corrects the biases of the plan's layers with the means that gather_means() has collected from
+/// the same samples. Otherwise like the form below. The fast kind draws no samples.
 inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                                               const quantization_parameters& parameters,
                                               const layer_means& means,
