@@ -41006,8 +41006,8 @@ class gram_observer {
         const double factor = std::ldexp(1.0, -unit(bin));  // exact, and so is what it multiplies
         for (std::size_t r = 0; r < n; ++r) {
           for (std::size_t c = 0; c < size_; ++c) {
-            const double k = reference::round_half_even(
-                static_cast<double>(value(rows[first + r], c)) * factor);
+            const double k =
+                reference::round_half_even(static_cast<double>(value(rows[first + r], c)) * factor);
             block[r * size_ + c] = k;
             sums->magnitudes[c] += static_cast<std::int64_t>(std::fabs(k));
           }

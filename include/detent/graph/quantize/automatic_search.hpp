@@ -526,6 +526,7 @@ class automatic_quantizer {
     }
     weight_rounding_options rounding = *options_.rounding;
     rounding.layers = layers;
+    rounding.on_layer = {};  // the step that this is a part of counts something else
     round_weights(*s.plan, p, samples_, rounding, options_.executor);
     std::erase_if(p.layers, [&](const auto& entry) { return layers.count(entry.first) == 0; });
     return std::move(p.layers);
