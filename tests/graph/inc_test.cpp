@@ -268,7 +268,7 @@ TEST_CASE("inc: what is wrong has a line and the nearest name") {
   fails({"no dataloader"}, "evaluation: {accuracy: {metric: {topk: 1}}}");
   fails({"weight", "2 metrics"},
         "evaluation: {accuracy: {multi_metrics: {topk: 1, F1: {}, weight: [1]}}}");
-  fails({"True or False"}, "tuning: {exit_policy: {performance_only: maybe}}");
+  fails({"true or false"}, "tuning: {exit_policy: {performance_only: maybe}}");
   fails({"pruning"}, "pruning: {approach: {}}");
 }
 

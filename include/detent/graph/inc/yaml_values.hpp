@@ -158,7 +158,7 @@ class yaml_values {
     return result;
   }
   [[nodiscard]] bool boolean(const YAML::Node& value, const std::string& key) const {
-    return as<bool>(value, key, "True or False");
+    return as<bool>(value, key, "true or false");
   }
   [[nodiscard]] std::size_t count(const YAML::Node& value, const std::string& key,
                                   std::size_t least) const {
