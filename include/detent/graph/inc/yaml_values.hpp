@@ -58,15 +58,20 @@ class yaml_values {
   /// A line for each value so far that has no effect.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
+  /// Reads the value of a key.
   using reader = std::function<void(const YAML::Node&)>;
+  /// The keys that a section may have, each with its reader.
   using keys = std::vector<std::pair<const char*, reader>>;
 
+  /// FILE:LINE of a mark, or FILE where there is none.
   [[nodiscard]] std::string where(const YAML::Mark& mark) const {
     return mark.is_null() ? name_ : name_ + ":" + std::to_string(mark.line + 1);
   }
+  /// Throws invalid_argument: FILE:LINE and the message.
   [[noreturn]] void refuse(const YAML::Node& at, const std::string& message) const {
     raise(error_kind::invalid_argument, where(at.Mark()) + ": " + message);
   }
+  /// Adds a line to notes(): FILE:LINE and the message.
   void note(const YAML::Node& at, const std::string& message) {
     notes_.push_back(where(at.Mark()) + ": " + message);
   }
@@ -138,16 +143,19 @@ class yaml_values {
       }
     };
   }
+  /// Refuses any value, with a message that says why.
   [[nodiscard]] reader not_here(const std::string& why) const {
     return [this, why](const YAML::Node& value) { refuse(value, why); };
   }
 
+  /// The text of a single value; `what` names it in the message if it is none.
   [[nodiscard]] std::string text(const YAML::Node& value, const std::string& what) const {
     if (!value.IsScalar()) {
       refuse(value, what + " is not a single value");
     }
     return value.Scalar();
   }
+  /// A single value as T; `expected` says in the message what was expected.
   template <class T>
   [[nodiscard]] T as(const YAML::Node& value, const std::string& key, const char* expected) const {
     T result{};
@@ -157,9 +165,11 @@ class yaml_values {
     }
     return result;
   }
+  /// A truth value as YAML has them: true, False, yes, off, ...
   [[nodiscard]] bool boolean(const YAML::Node& value, const std::string& key) const {
     return as<bool>(value, key, "true or false");
   }
+  /// A whole number that is at least `least`.
   [[nodiscard]] std::size_t count(const YAML::Node& value, const std::string& key,
                                   std::size_t least) const {
     const auto n = as<std::int64_t>(value, key, "a whole number");
@@ -180,6 +190,7 @@ class yaml_values {
     }
     return is_percent ? result / 100.0 : result;
   }
+  /// What belongs to a name, which must be one of `known`.
   template <class T>
   T one_of(const YAML::Node& value, const std::string& key,
            const std::vector<std::pair<const char*, T>>& known) const {
@@ -220,6 +231,7 @@ class yaml_values {
     }
     return all;
   }
+  /// The texts of a list as list() reads it.
   [[nodiscard]] std::vector<std::string> texts(const YAML::Node& value,
                                                const std::string& key) const {
     std::vector<std::string> all;

@@ -22,6 +22,7 @@ namespace graph {
 
 /// Limit of the time of a search, and the clock that it is measured by.
 struct search_budget {
+  /// Seconds with fractions.
   using seconds = std::chrono::duration<double>;
   /// The time from the call to its return; positive. Without a value there is no limit, and the
   /// clock is not read.
