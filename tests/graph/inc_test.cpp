@@ -174,7 +174,7 @@ tuning:
   multi_objectives: {objective: [performance, modelsize], weight: [0.75, 0.25]}
   exit_policy: {timeout: 600, max_trials: 40, performance_only: False}
   tensorboard: True
-  workspace: {path: ./work, resume: ./work/history.json}
+  workspace: {path: tuning, resume: tuning/history.json}
 )");
   REQUIRE(c.metrics.size() == 1);
   CHECK(c.metrics[0].kind == inc::metric_kind::top_k);
@@ -193,8 +193,8 @@ tuning:
   CHECK(c.tuning.objectives[1].weight == 0.25);
   CHECK(c.tuning.timeout == 600.0);
   CHECK(c.tuning.max_trials == 40);
-  CHECK(c.workspace == "./work");
-  CHECK(c.resume == "./work/history.json");
+  CHECK(c.workspace == "tuning");
+  CHECK(c.resume == "tuning/history.json");
   CHECK(c.notes.size() == 2);  // configs, tensorboard
 
   const std::string data = "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}";

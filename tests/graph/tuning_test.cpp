@@ -46,25 +46,23 @@ constexpr tuning_strategy all_strategies[] = {
 graph::model network(test::random_source& r) {
   model_builder b;
   b.input("x", {1, 3, 6, 6});
-  const auto conv = [&](const std::string& name, const std::string& x, std::int64_t in,
-                        tensor weights) {
+  const auto conv = [&](const std::string& name, const std::string& x, tensor weights) {
     b.constant(name + "_w", std::move(weights));
     b.constant(name + "_b", random_floats(r, {4}, -0.5F, 0.5F));
     const std::string y =
         b.add("Conv", {x, name + "_w", name + "_b"}, {{"pads", list({1, 1, 1, 1})}});
     b.get().nodes.back().name = name;
-    static_cast<void>(in);
     return y;
   };
   const std::string stem =
-      b.add("Relu", {conv("stem", "x", 3, random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F))});
+      b.add("Relu", {conv("stem", "x", random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F))});
   tensor wild = random_floats(r, {4, 4, 3, 3}, -0.3F, 0.3F);
   for (std::size_t channel = 0; channel < 4; ++channel) {
     wild.mutable_data<float>()[channel * 36] = 60.0F;
   }
-  const std::string middle = conv("wild", stem, 4, wild);
+  const std::string middle = conv("wild", stem, wild);
   const std::string sum = b.add("Add", {middle, stem});
-  b.output(conv("head", sum, 4, random_floats(r, {4, 4, 3, 3}, -0.4F, 0.4F)));
+  b.output(conv("head", sum, random_floats(r, {4, 4, 3, 3}, -0.4F, 0.4F)));
   return b.get();
 }
 

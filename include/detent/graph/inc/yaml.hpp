@@ -243,7 +243,6 @@ class yaml_reader : public evaluation_reader {
              {"compute_dtype", ignored("")},
              {"algorithm",
               [&](const auto& v) {
-                std::vector<std::string> names{"minmax"};
                 if (is_weight) {
                   s.algorithms = some_of<std::string>(
                       v, what + ".algorithm",

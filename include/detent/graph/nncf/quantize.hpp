@@ -318,8 +318,8 @@ class quantizer {
                               q.parameters.activations.at(n.inputs[0]).scale, options_, half));
     }
     if (fast) {
-      const bias_correction_options by_means{.rule = options_.bias_rule};
-      static_cast<void>(correct_biases(q.plan, q.parameters, means, by_means, options_.executor));
+      static_cast<void>(correct_biases(q.plan, q.parameters, means, {.rule = options_.bias_rule},
+                                       options_.executor));
     } else if (corrects) {
       const std::size_t fifth = (std::max)(options_.subset_size / 5, std::size_t{1});
       static_cast<void>(correct_biases(q.plan, q.parameters, samples_.samples(fifth),

@@ -274,8 +274,8 @@ class automatic_quantizer {
                            gather_means(*s.plan, some, options_.executor))
                   .first;
     }
-    static_cast<void>(correct_biases(q.plan, q.parameters, found->second, some,
-                                     {.kind = s.correction}, options_.executor));
+    static_cast<void>(correct_biases(q.plan, q.parameters, found->second, {.kind = s.correction},
+                                     options_.executor, some));
   }
 
   /// Computes the quantization that a state describes.

@@ -446,13 +446,17 @@ class bias_corrector {
 }
 
 /// Corrects the biases of the plan's layers with the means that gather_means() has collected from
-/// the same samples. Otherwise like the form below. The fast kind draws no samples.
+/// the same samples. Otherwise like the form below. The fast kind draws no samples, so that
+/// `samples` may be empty for it. Throws invalid_argument if the means are empty, and for the full
+/// kind, which has to run the network, if there are no samples.
 inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                                               const quantization_parameters& parameters,
                                               const layer_means& means,
-                                              const calibration_source& samples,
                                               const bias_correction_options& options = {},
-                                              const executor_options& runner = {}) {
+                                              const executor_options& runner = {},
+                                              const calibration_source& samples = {}) {
+  require(options.kind != bias_correction::full || samples, error_kind::invalid_argument,
+          "full bias correction from means, without samples");
   if (options.kind == bias_correction::none) {
     return {};
   }
@@ -464,7 +468,7 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
 
 /// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
 /// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
-/// mean. The fast kind draws the samples once; the full kind draws them once, and once more for
+/// mean. The fast kind draws the samples once; the full kind draws them twice, and once more for
 /// each layer and each part of the network; between parts, it keeps up to 64 MiB of values, and
 /// runs the network from its inputs for the samples that do not fit. Returns one entry for each
 /// layer that has a bias or may get one, in topological order; layers whose shift the rule rejects
@@ -482,20 +486,7 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
   }
   const calibration_source some =
       options.max_samples == 0 ? samples : first_samples(samples, options.max_samples);
-  return correct_biases(plan, parameters, gather_means(plan, some, runner), some, options, runner);
-}
-
-/// Corrects the biases of the plan's layers by the fast kind, with means that were collected in an
-/// earlier pass over the samples. Throws invalid_argument for the full kind, which has to run the
-/// network, and if the means are empty.
-inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
-                                              const quantization_parameters& parameters,
-                                              const layer_means& means,
-                                              const bias_correction_options& options = {},
-                                              const executor_options& runner = {}) {
-  require(options.kind != bias_correction::full, error_kind::invalid_argument,
-          "full bias correction from means, without samples");
-  return correct_biases(plan, parameters, means, calibration_source(), options, runner);
+  return correct_biases(plan, parameters, gather_means(plan, some, runner), options, runner, some);
 }
 
 }  // namespace graph
