@@ -124,12 +124,6 @@ class automatic_quantizer {
     double noise = std::numeric_limits<double>::infinity();
   };
 
-  /// Weights that were rounded against the layers' outputs; see state.
-  struct rounded_weights {
-    std::map<std::size_t, layer_weights> layers;
-    std::set<std::size_t> few_rows;
-  };
-
   void report(const quantization_step& s) const {
     if (options_.on_step) {
       options_.on_step(s);
@@ -352,7 +346,6 @@ class automatic_quantizer {
           tried.few_rows.insert(i);
         }
       }
-      roundings_[scale] = {tried.rounded, tried.few_rows};
       finish(tried, seen_);
       keep_if_better(best, std::move(tried), name);
     }
@@ -369,41 +362,34 @@ class automatic_quantizer {
            s.plan->float_model().initializer(value) == nullptr;
   }
 
-  /// Repeats the decisions of the last kept steps with all samples and returns the best of them by
-  /// the outputs themselves, or plain min/max if no other is as good. If the budget has ended the
-  /// search, only the last kept step is compared, with the samples that it was made with.
+  /// Ensures that the outputs themselves are not worse than with plain min/max: repeats the
+  /// decisions of the last kept step for which that is true with all samples. If the budget has
+  /// ended the search, only the last kept step is compared, with the samples that it was made with.
+  /// The outputs are not used for any other choice: ranges have seen these samples.
   quantization best_by_outputs() {
-    const std::size_t first = kept_.size() > most_compared ? kept_.size() - most_compared : 1;
-    begin("kept steps, by the outputs", kept_.size() - first);
+    begin("kept steps, by the outputs", kept_.size() - 1);
     judge_.reset();
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
     state best = with_all_samples(kept_.front());
     const double plain = outputs.noise_to_signal(best.carried_out->result);
-    quantization_step last{"", plain, std::numeric_limits<double>::infinity(), false};
-    for (std::size_t k = kept_.size(); k-- > first && !timer_.is_exhausted();) {
+    bool is_plain = true;
+    for (std::size_t k = kept_.size() - 1; k > 0 && is_plain && !timer_.is_exhausted(); --k) {
       state s = is_ended_ ? kept_[k] : with_all_samples(kept_[k]);
       const double noise = outputs.noise_to_signal(s.carried_out->result);
-      if (noise < last.noise_after) {
-        last = {std::to_string(k) + " kept steps, by the outputs", plain, noise, noise <= plain};
-        if (last.kept) {
-          best = std::move(s);
-        }
+      is_plain = noise > plain;
+      report({std::to_string(k) + " kept steps, by the outputs", plain, noise, !is_plain});
+      if (!is_plain) {
+        best = std::move(s);
       }
       advance();
       if (is_ended_) {
         break;
       }
     }
-    if (!last.name.empty()) {
-      report(last);
+    if (is_plain) {
+      report({"plain, by the outputs", plain, plain, true});
     }
-    if (last.kept && !is_ended_) {
-      try_other_rounding(best, outputs, last);
-      try_corrections(best, outputs, last);
-      refine(best, outputs, last);
-    }
-    report({"result, by the outputs", plain, last.kept ? last.noise_after : plain, true});
     if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {
         if (best.plan->root(value) == value) {
@@ -416,70 +402,6 @@ class automatic_quantizer {
       }
     }
     return std::move(*best.carried_out);
-  }
-
-  /// Tries the weights that were rounded with the other scales, by the outputs for all samples.
-  void try_other_rounding(state& best, const output_judge& outputs, quantization_step& last) {
-    const weight_scale other =
-        best.weights == weight_scale::absmax ? weight_scale::exact_mse : weight_scale::absmax;
-    const auto found = roundings_.find(other);
-    if (best.rounded.empty() || found == roundings_.end()) {
-      return;
-    }
-    begin("the other weight rounding, by the outputs");
-    state tried = best;
-    tried.weights = other;
-    tried.rounded = found->second.layers;
-    tried.few_rows = found->second.few_rows;
-    round_few_rows_again(tried);
-    finish(tried, samples_);
-    keep_if_better_by_outputs(best, std::move(tried), outputs, last, progress_.step);
-  }
-
-  /// Tries bias correction once more where none was kept, now by the outputs for all samples.
-  void try_corrections(state& best, const output_judge& outputs, quantization_step& last) {
-    if (best.correction != bias_correction::none) {
-      return;
-    }
-    const state before = best;
-    for (const bias_correction kind : {bias_correction::fast, bias_correction::full}) {
-      const std::string name = kind == bias_correction::fast ? "fast" : "full";
-      begin("bias correction: " + name + ", by the outputs");
-      state tried = before;
-      tried.correction = kind;
-      finish(tried, samples_);
-      keep_if_better_by_outputs(best, std::move(tried), outputs, last, progress_.step);
-    }
-  }
-
-  /// Measures a state by the outputs, reports it, and makes it the best one if it leaves less than
-  /// 98 % of the noise of the last state that was kept.
-  void keep_if_better_by_outputs(state& best, state&& tried, const output_judge& outputs,
-                                 quantization_step& last, const std::string& name) const {
-    const double noise = outputs.noise_to_signal(tried.carried_out->result);
-    const bool kept = noise < 0.98 * last.noise_after;
-    report({name, last.noise_after, noise, kept});
-    if (kept) {
-      best = std::move(tried);
-      last.noise_after = noise;
-    }
-  }
-
-  /// Changes ranges of single activations once more, now by the outputs for all samples. The other
-  /// ranges are those that the trials had.
-  void refine(state& best, const output_judge& outputs, quantization_step& last) {
-    state tried = best;
-    for (const auto& [value, solutions] : kept_.back().solutions) {
-      tried.solutions[value].insert(solutions.begin(), solutions.end());
-    }
-    begin("ranges of single activations, by the outputs", changeable(tried));
-    const std::size_t changed = change_single_ranges(tried, outputs, outputs.samples(), 1.0);
-    if (changed > 0) {
-      tried.carried_out->result = write_qdq(tried.carried_out->plan, tried.carried_out->parameters);
-      keep_if_better_by_outputs(
-          best, std::move(tried), outputs, last,
-          "ranges of " + std::to_string(changed) + " activations, by the outputs");
-    }
   }
 
   /// Repeats the decisions of a state with ranges and biases from all samples. Layers that were
@@ -496,29 +418,15 @@ class automatic_quantizer {
     t.weights = s.weights;
     t.correction = s.correction;
     t.rounded = s.rounded;
-    t.few_rows = s.few_rows;
-    round_few_rows_again(t);
+    if (!s.few_rows.empty()) {
+      round_again(t, s.few_rows);
+    }
     finish(t, samples_);
     return t;
   }
 
-  /// Rounds the layers of a state that were rounded by few rows again, by all samples.
-  void round_few_rows_again(state& s) {
-    if (count_ < 8 || s.few_rows.empty()) {
-      return;
-    }
-    auto& rounded = all_rounded_[{s.is_equalized, s.weights}];
-    if (rounded.empty()) {
-      rounded = rounded_again(s, s.few_rows);
-    }
-    for (const auto& [i, weights] : rounded) {
-      s.rounded.at(i) = weights;
-    }
-  }
-
   /// Rounds some layers of a state by all samples.
-  [[nodiscard]] std::map<std::size_t, layer_weights> rounded_again(
-      const state& s, const std::set<std::size_t>& layers) {
+  void round_again(state& s, const std::set<std::size_t>& layers) {
     quantization_parameters p = chosen_ranges(s);
     p.layers = s.rounded;
     for (const std::size_t i : layers) {
@@ -528,8 +436,7 @@ class automatic_quantizer {
     rounding.layers = layers;
     rounding.on_layer = {};  // the step that this is a part of counts something else
     round_weights(*s.plan, p, samples_, rounding, options_.executor);
-    std::erase_if(p.layers, [&](const auto& entry) { return layers.count(entry.first) == 0; });
-    return std::move(p.layers);
+    s.rounded = std::move(p.layers);
   }
 
   /// The solutions of all samples for the methods that a state has chosen. The first call for a
@@ -557,7 +464,7 @@ class automatic_quantizer {
     }
   }
 
-  /// Number of trials that change_single_ranges() may make.
+  /// Number of trials that try_single_ranges() may make.
   [[nodiscard]] static std::size_t single_trials(const state& s) {
     std::size_t trials = 0;
     for (const auto& [value, solutions] : s.solutions) {
@@ -566,67 +473,54 @@ class automatic_quantizer {
     return trials;
   }
 
-  /// Number of values that change_single_ranges() visits.
+  /// Number of values that try_single_ranges() visits.
   [[nodiscard]] static std::size_t changeable(const state& s) {
     return static_cast<std::size_t>(
         std::count_if(s.solutions.begin(), s.solutions.end(),
                       [&](const auto& entry) { return can_change(s, entry.first); }));
   }
 
-  /// Changes the range of one activation at a time, measured with `samples` samples of a judge, and
-  /// the parameters of `s.carried_out` with it. A change is kept if it leaves less than `factor` of
-  /// the noise. Returns the number of changes.
-  std::size_t change_single_ranges(state& s, const output_judge& judge, std::size_t samples,
-                                   double factor) {
-    quantization& q = *s.carried_out;
-    range_trials trials(q.plan, judge, samples, q.parameters, options_.executor);
-    std::size_t changed = 0;
-    for (const auto& [value, solutions] : s.solutions) {
-      if (!can_change(s, value)) {
-        continue;
-      }
-      for (const auto& [k, solution] : solutions) {
-        const std::size_t before = s.chosen[value];
-        if (solution.params == solutions.at(before).params) {
-          continue;
-        }
-        timer_.check();
-        s.chosen[value] = k;
-        quantization_parameters p = chosen_ranges(s);
-        p.layers = s.rounded.empty() ? nearest_layers(s, p) : s.rounded;
-        if (trials.improves(p, factor)) {
-          ++changed;
-        } else {
-          s.chosen[value] = before;
-        }
-      }
-      advance();
-    }
-    q.parameters = trials.parameters();
-    return changed;
-  }
-
-  /// Changes ranges of single activations, measured with a few samples. All changes together must
-  /// then hold up with all of them.
+  /// Changes the range of one activation at a time, measured with a few samples. All changes
+  /// together must then hold up with all of them.
   void try_single_ranges(state& best) {
-    const std::size_t trials = single_trials(best);
-    if (trials == 0) {
+    const std::size_t count = single_trials(best);
+    if (count == 0) {
       return;
     }
     begin("ranges of single activations", changeable(best));
     state tried = best;
-    // A gain below 0.5 % is within the uncertainty of a few samples.
-    const std::size_t changed = change_single_ranges(
-        tried, *judge_, std::clamp<std::size_t>(options_.single_runs / trials, 4, 32), 0.995);
+    range_trials trials(tried.carried_out->plan, *judge_,
+                        std::clamp<std::size_t>(options_.single_runs / count, 4, 32),
+                        tried.carried_out->parameters, options_.executor);
+    std::size_t changed = 0;
+    for (const auto& [value, solutions] : tried.solutions) {
+      if (!can_change(tried, value)) {
+        continue;
+      }
+      for (const auto& [k, solution] : solutions) {
+        const std::size_t before = tried.chosen[value];
+        if (solution.params == solutions.at(before).params) {
+          continue;
+        }
+        timer_.check();
+        tried.chosen[value] = k;
+        quantization_parameters p = chosen_ranges(tried);
+        p.layers = tried.rounded.empty() ? nearest_layers(tried, p) : tried.rounded;
+        // A gain below 0.5 % is within the uncertainty of a few samples.
+        if (trials.improves(p, 0.995)) {
+          ++changed;
+        } else {
+          tried.chosen[value] = before;
+        }
+      }
+      advance();
+    }
     if (changed > 0) {
       finish(tried, seen_);
       keep_if_better(best, std::move(tried),
                      "ranges of " + std::to_string(changed) + " single activations");
     }
   }
-
-  /// Kept steps that are compared at the end, at most.
-  static constexpr std::size_t most_compared = 4;
 
   const model& float_model_;
   automatic_quantization_options options_;
@@ -641,9 +535,6 @@ class automatic_quantizer {
   std::optional<quantization_plan> plain_;
   std::optional<quantization_plan> equalized_;
   std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
-  /// Layers that were rounded by all samples, by what state::is_equalized and state::weights are.
-  std::map<std::pair<bool, weight_scale>, std::map<std::size_t, layer_weights>> all_rounded_;
-  std::map<weight_scale, rounded_weights> roundings_;  // that were tried
   /// By whether the model is equalized, whether they are from all samples or from those that trials
   /// see, and the number of samples.
   std::map<std::tuple<bool, bool, std::size_t>, layer_means> means_;

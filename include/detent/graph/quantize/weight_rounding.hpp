@@ -59,7 +59,7 @@ struct weight_rounding_options {
   /// about: each of n runs contributes at most max(1, rows / n). At least 1.
   std::size_t rows = 2048;
   /// Rows for each feature, about, at most: layers with few features need few rows. Positive.
-  double rows_per_feature = 40.0;
+  double rows_per_feature = 200.0;
   std::size_t max_sweeps = 20;  ///< Sweeps over the codes of a channel, at most; at least 1.
   /// Largest number of features K; layers that have more stay as they are.
   std::size_t max_features = 1152;
