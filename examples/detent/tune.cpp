@@ -68,7 +68,23 @@ class fingerprint {
     for (const auto& [name, t] : inputs) {
       add(name);
       add(to_string(t.dims()));
-      add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
+      if (t.has_data()) {
+        add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
+      }
+    }
+  }
+  /// Adds all constants of a graph and of its sub-graphs.
+  void add_constants(const graph::graph_body& g) {
+    add(g.initializers);
+    for (const graph::node& n : g.nodes) {
+      for (const auto& [key, a] : n.attributes) {
+        if (a.kind == graph::attribute::kind_type::t) {
+          add(std::map<std::string, tensor>{{key, a.t}});
+        }
+      }
+      graph::for_each_body(n, [&](const std::string& /*key*/, const graph::graph_body& body) {
+        add_constants(body);
+      });
     }
   }
   [[nodiscard]] std::string text() const {
@@ -208,6 +224,9 @@ class tuning_run {
   [[nodiscard]] std::string subject() const {
     fingerprint f;
     f.add(graph::read_file(a_.model));
+    if (model_.external_bytes != 0) {
+      f.add_constants(model_);  // the file only says where they are
+    }
     for (std::size_t i = 0; i < evaluated_->size(); ++i) {
       f.add(evaluated_->batch(i, 1));
     }

@@ -86,6 +86,12 @@ def floats(name, values):
     return dims + field(2, 1) + field(8, name) + field(9, values.astype(np.float32).tobytes())
 
 
+def in_file(name, dims, location):
+    """A float constant whose elements are in a file beside the model."""
+    where = field(13, field(1, "location") + field(2, location))
+    return b"".join(field(1, d) for d in dims) + field(2, 1) + field(8, name) + where + field(14, 1)
+
+
 class CommandLine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -832,6 +838,37 @@ tuning:
         tuning["workspace"] = {"resume": str(MODEL)}
         self.fails([MODEL, "history"], *self.tuned("--calib", CALIBRATION, **sections, out=self.folder / "no.onnx"))
         self.assertFalse((self.folder / "no.onnx").exists())
+
+    def test_neural_compressor_history_of_weights_in_other_files(self):
+        random = np.random.default_rng(7)
+        constant = node("Constant", [], ["w"], "w") + field(5, field(1, "value") + field(5, in_file("", (32, 32), "w.bin")) + field(20, 4))
+        path = self.write("model.onnx", model(
+            [constant, node("MatMul", ["x", "v"], ["a"]), node("Relu", ["a"], ["b"]), node("MatMul", ["b", "w"], ["y"])],
+            [value_info("x", "N", 32)], [value_info("y", "N", 32)], [in_file("v", (32, 32), "v.bin")]))
+        weights = {}
+        for name in ("v.bin", "w.bin"):
+            weights[name] = random.normal(size=(32, 32)).astype(np.float32)
+            (self.folder / name).write_bytes(weights[name].tobytes())
+        data = self.array("x.npy", random.normal(size=(20, 32)).astype(np.float32))
+        labels = self.array("y.npy", np.arange(20, dtype=np.int64))
+        work = self.folder / "work"
+        tuning = {"accuracy_criterion": {"absolute": 1.0}, "workspace": {"path": str(work)}}
+        evaluation = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}}
+
+        def tuned():
+            return ["quantize", path, *self.tuned("--calib", data, evaluation=evaluation, tuning=tuning)[2:]]
+
+        self.works(*tuned())
+        tuning["workspace"] = {"path": str(self.folder / "again"), "resume": str(work)}
+        self.works(*tuned())
+        for name, values in weights.items():
+            with self.subTest(name=name):
+                changed = values.copy()
+                changed[31, 31] += 1
+                (self.folder / name).write_bytes(changed.tobytes())
+                self.fails([work, "another model"], *tuned())
+                (self.folder / name).write_bytes(values.tobytes())
+                self.works(*tuned())
 
     def test_neural_compressor_interrupted(self):
         tuning = {"strategy": {"name": "random"}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 100000}}

@@ -607,6 +607,23 @@ TEST_CASE("dynamic: samples correct biases where that helps") {
   CHECK(corrected > 0);
 }
 
+TEST_CASE("dynamic: transposed convolutions have no integer operator") {
+  test::random_source r(260);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 6, 6});
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F));
+  b.constant("v", random_floats(r, {4, 2, 2, 2}, -0.4F, 0.4F));
+  b.output(b.add("ConvTranspose", {b.add("Conv", {"x", "w"}), "v"}, {{"strides", list({2, 2})}}));
+  const auto source = test::samples_source(test::samples_of_x(r, {1, 3, 6, 6}, 4));
+  for (const graph::model& q :
+       {graph::quantize_dynamic(b.get()), graph::quantize_dynamic(b.get(), {}, source)}) {
+    CHECK(count(q, "ConvInteger") == 1);
+    CHECK(count(q, "DynamicQuantizeLinear") == 1);
+    CHECK(first(q, "ConvTranspose").inputs[1] == "v");
+  }
+}
+
 TEST_CASE("dynamic: says no") {
   test::random_source r(270);
   const plain_layer l = test::random_layer(r, layer_shape(true, 4, 3, 3, 1, 1, 1));

@@ -50,6 +50,7 @@ try:
     import onnx.reference
     import onnxruntime
     from onnx import numpy_helper
+    from onnx.reference.ops import op_conv_transpose
 except ImportError as missing:
     skip(f"no Python with numpy, onnx and onnxruntime here ({missing})")
 
@@ -213,6 +214,15 @@ def steps_of(model, outputs):
     return steps
 
 
+class ConvTranspose(op_conv_transpose.ConvTranspose):
+    """As the operator is defined. onnx.reference divides the weights of groups by the number of outputs, not of inputs."""
+
+    def _run(self, x, w, b=None, group=None, **attributes):
+        of_one, none = super()._run, itertools.repeat(None)
+        parts = zip(np.split(x, group, 1), np.split(w, group, 0), none if b is None else np.split(b, group))
+        return (np.concatenate([of_one(*part, group=1, **attributes)[0] for part in parts], 1),)
+
+
 class Layers:
     """What real arithmetic (double, by onnx.reference) makes of each quantized tensor's predecessors."""
 
@@ -253,7 +263,7 @@ class Layers:
             graph.output.append(tensor(self.before[q], onnx.TensorProto.DOUBLE, None))
         # onnx.reference has these operators from a later version on; their meaning is the same.
         proto.opset_import[0].version = max(21, proto.opset_import[0].version)
-        self.exact = onnx.reference.ReferenceEvaluator(proto)
+        self.exact = onnx.reference.ReferenceEvaluator(proto, new_ops=[ConvTranspose])
 
     def differences(self, feeds, outputs):
         """(values, of them not equal, of these not by a tie) in the quantized tensors of a run of self.path."""
@@ -485,6 +495,7 @@ def operators(tool, table, options):
     for entry in result["cases"]:
         table.fail(f"{labels[entry['folder']]}: {entry['result']}: {entry['reason']}")
     control_flow(tool, table)
+    upsampling(tool, table)
 
 
 def control_flow_model():
@@ -536,6 +547,39 @@ def control_flow(tool, table):
         table.compare_float(label + ", float", own, exact, 0.1)
         if has_vnni():
             table.compare_quantized(label, path, own, run_ort(path, feeds), {})
+
+
+def upsampling_model():
+    """ConvTranspose in the forms that decoders have: overlapping kernels or not, groups, with and without a bias."""
+    helper, node, random = onnx.helper, onnx.helper.make_node, np.random.default_rng(247)
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    shapes = {"w0": (8, 3, 3, 3), "w1": (8, 6, 2, 2), "w2": (6, 2, 3, 3), "w3": (4, 3, 4, 4), "b0": (8,), "b1": (6,), "b2": (4,)}
+    constants = {k: (random.normal(size=s) / 3).astype(np.float32) for k, s in shapes.items()}
+    constants["w2"][:, 1] *= 8  # channels that differ
+    nodes = [node("Conv", ["x", "w0", "b0"], ["c0"], "down", strides=[2, 2], pads=[1, 1, 1, 1]), node("Relu", ["c0"], ["r0"]),
+             node("ConvTranspose", ["r0", "w1", "b1"], ["c1"], "up1", strides=[2, 2]), node("Relu", ["c1"], ["r1"]),
+             node("ConvTranspose", ["r1", "w2", "b2"], ["c2"], "up2", group=2, pads=[1, 1, 1, 1]),
+             node("ConvTranspose", ["c2", "w3"], ["y"], "up3", strides=[2, 2], pads=[1, 1, 1, 1])]
+    graph = helper.make_graph(nodes, "upsampling", [value("x", ["N", 3, 8, 8])], [value("y", ["N", 3, 16, 16])],
+                              [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def upsampling(tool, table):
+    """Transposed convolutions: float, and quantized by us in every form, with their weights and biases."""
+    model = tool.folder / "upsampling.onnx"
+    onnx.save(upsampling_model(), str(model))
+    samples = smooth_images(248, 32, 3, 8, 8, -1.0, 1.0)
+    check_model(tool, table, "upsampling", model, samples, samples)
+    exact = run_ort(model, {"x": samples})
+    for granularity in ("per-channel", "per-tensor"):
+        path = tool.folder / f"upsampling.qdq.u8.{granularity}.onnx"
+        proto = onnx.load(str(path))
+        makers = {name: n.op_type for n in proto.graph.node for name in n.output}
+        inputs = [makers.get(name) for n in proto.graph.node if n.op_type == "ConvTranspose" for name in n.input]
+        if len(inputs) < 8 or set(inputs) != {"DequantizeLinear"}:  # bias correction may add one
+            table.fail(f"upsampling {granularity}: the inputs of ConvTranspose are made by {inputs}")
+        table.compare_float(f"upsampling {granularity}, float", tool.run(path, {"x": samples}), exact, 0.05)
 
 
 def conformance(tool, table, options):
@@ -759,6 +803,7 @@ def versions(tool, table, options):
     sources = []
     for name, proto, data in (("relu6", relu6_model(), random.uniform(-1, 1, (24, 3, 32, 32))),
                               ("transposes", transposes_model(), random.uniform(-1, 1, (16, 40))),
+                              ("upsampling", upsampling_model(), smooth_images(305, 16, 3, 8, 8, -1.0, 1.0)),
                               ("around", around_model(), np.eye(8) + random.uniform(-0.2, 0.2, (16, 8, 8)))):
         path = tool.folder / f"{name}.onnx"
         onnx.save(proto, str(path))
@@ -795,7 +840,7 @@ def versions(tool, table, options):
                  for form, activations in FORMS]
         forms += [["--format", "integerops", "--granularity", "per-tensor"], ["--format", "matmulnbits"]]
         for form in forms:
-            if name in ("ultraface", "yunet") and "matmulnbits" in form:
+            if name in ("ultraface", "yunet", "upsampling") and "matmulnbits" in form:
                 continue  # no products with constants
             label = " ".join([name, *form[1:]]).replace("--", "")
             path = tool.folder / (label.replace(" ", ".") + ".onnx")

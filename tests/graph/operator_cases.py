@@ -894,6 +894,24 @@ class Cases:
                     ("Conv", ["a", "b"], ["c"], {}), ("QuantizeLinear", ["c", "t", "z"], ["y"], {})], {"x": x},
                    {"s": scalar(0.25), "z": scalar(7, np.uint8), "w": w, "ws": scales, "wz": np.zeros(6, np.int8), "t": scalar(16.0)})
 
+    def quantized_transposed_convolution(self):
+        """ConvTranspose between quantizers: weights with a scale for each channel, which groups share, or one; a bias."""
+        if self.opset < 13:
+            return
+        scalar = lambda value, dtype=np.float32: np.array(value, dtype)
+        x = integers(340, np.uint8, 2, 4, 5, 4)
+        for group, channels in itertools.product((1, 2), (True, False)):
+            per_group = 6 // group
+            scales = np.abs(quarters(341, per_group, low=1)) / 64 if channels else scalar(0.125)
+            constants = {"s": scalar(0.25), "z": scalar(7, np.uint8), "t": scalar(4.0), "w": integers(342, np.int8, 4, per_group, 3, 2),
+                         "ws": scales, "wz": np.zeros(scales.shape, np.int8), "q": integers(343, np.int32, 6, low=-999, high=999),
+                         "bs": np.tile(scales, group) * np.float32(0.25) if channels else scales * np.float32(0.25)}
+            self.chain(f"DequantizeLinear, ConvTranspose, QuantizeLinear, {group} groups, {scales.size} scales",
+                       [("DequantizeLinear", ["x", "s", "z"], ["a"], {}), ("DequantizeLinear", ["w", "ws", "wz"], ["b"], {"axis": 1}),
+                        ("DequantizeLinear", ["q", "bs"], ["e"], {"axis": 0}),
+                        ("ConvTranspose", ["a", "b", "e"], ["c"], {"group": group, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+                        ("QuantizeLinear", ["c", "t", "z"], ["y"], {})], {"x": x}, constants)
+
     def quantized_by_microsoft(self):
         x = quarters(320, 3, 4, 5, low=-64, high=64)
         for dtype in (np.uint8, np.int8, np.uint16, np.int16):
@@ -1089,6 +1107,7 @@ def all_cases():
                        cases.functions, cases.normalization, cases.reductions, cases.shapes, cases.indexing,
                        cases.resizing, cases.resizing_more, cases.quantized, cases.contributed, cases.sorting, cases.scattering, cases.selecting,
                        cases.bits, cases.letters, cases.detecting, cases.attending, cases.sampling, cases.recurrent, cases.dynamic_recurrent,
-                       cases.quantized_volumes, cases.quantized_by_microsoft, cases.chains, cases.control_flow):
+                       cases.quantized_volumes, cases.quantized_transposed_convolution, cases.quantized_by_microsoft, cases.chains,
+                       cases.control_flow):
             family()
         yield from cases.all

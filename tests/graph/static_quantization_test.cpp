@@ -15,8 +15,11 @@
 #include <doctest/doctest.h>
 
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_rounding.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observer_registry.hpp>
@@ -75,6 +78,91 @@ double snr(const graph::model& real, const graph::model& quantized,
     least = (std::min)(least, e.snr_db());
   }
   return least;
+}
+
+/// x [N, 4, 5, 4] -> ConvTranspose to 6 channels, 3 x 2 kernels, strides 2 and 1 -> y, with weights
+/// whose channels differ; those of index 1 are zero in all groups.
+struct upsampling {
+  static constexpr std::size_t in = 4, out = 6, taps = 6;
+  graph::model m;
+  std::size_t groups;
+
+  upsampling(test::random_source& r, std::size_t g, bool with_bias) : groups(g) {
+    model_builder b;
+    b.input("x", {-1, 4, 5, 4});
+    tensor w = random_floats(r, {4, static_cast<std::int64_t>(out / groups), 3, 2}, -0.4F, 0.4F);
+    const auto values = w.mutable_data<float>();
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      const std::size_t channel = k / taps % per_group();
+      values[k] *= channel == 1 ? 0.0F : channel == 0 ? 5.0F : 1.0F;
+    }
+    b.constant("w", std::move(w));
+    std::vector<std::string> inputs{"x", "w"};
+    if (with_bias) {
+      inputs.push_back(b.constant("b", random_floats(r, {6}, -0.5F, 0.5F)));
+    }
+    b.output(b.add("ConvTranspose", inputs,
+                   {{"group", number(static_cast<std::int64_t>(groups))},
+                    {"strides", list({2, 1})},
+                    {"pads", list({1, 0, 0, 1})}}));
+    b.get().nodes.back().name = "up";
+    m = b.get();
+  }
+  [[nodiscard]] std::size_t per_group() const { return out / groups; }
+
+  /// The result for one input [1, 4, 5, 4], in double, as [6, 10, 4].
+  [[nodiscard]] std::vector<double> result(const std::vector<double>& x,
+                                           const std::vector<double>& w,
+                                           const std::vector<double>& bias) const {
+    std::vector<double> y(out * 40, 0.0);
+    for (std::size_t c = 0; c < y.size() && !bias.empty(); ++c) {
+      y[c] = bias[c / 40];
+    }
+    for (std::size_t i = 0; i < in; ++i) {
+      const std::size_t group = i / (in / groups);
+      for (std::size_t o = 0; o < per_group(); ++o) {
+        for (std::size_t row = 0; row < 5; ++row) {
+          for (std::size_t column = 0; column < 4; ++column) {
+            for (std::size_t k = 0; k < taps; ++k) {
+              const std::size_t at_row = 2 * row + k / 2;  // one more than it is, for the padding
+              const std::size_t at_column = column + k % 2;
+              if (at_row >= 1 && at_row <= 10 && at_column < 4) {
+                y[((group * per_group() + o) * 10 + at_row - 1) * 4 + at_column] +=
+                    x[(i * 5 + row) * 4 + column] * w[(i * per_group() + o) * taps + k];
+              }
+            }
+          }
+        }
+      }
+    }
+    return y;
+  }
+};
+
+/// scale * (code - zero point) of the DequantizeLinear that makes a value from a constant, along
+/// `axis` of its codes.
+std::vector<double> dequantized_constant(const graph::model& m, const std::string& value,
+                                         std::size_t axis) {
+  const graph::node& dq = *producer(m, value);
+  REQUIRE(dq.is("DequantizeLinear"));
+  const tensor& codes = m.initializers.at(dq.inputs[0]);
+  const auto scales = m.initializers.at(dq.inputs[1]).data<float>();
+  if (scales.size() > 1) {
+    CHECK(dq.get_int("axis", 1) == static_cast<std::int64_t>(axis));
+    CHECK(static_cast<std::int64_t>(scales.size()) == codes.dim(axis));
+  }
+  std::size_t inner = 1;
+  for (std::size_t d = axis + 1; d < codes.rank(); ++d) {
+    inner *= static_cast<std::size_t>(codes.dim(d));
+  }
+  std::vector<double> values(codes.count());
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    values[k] = codes.type() == element_type::s8
+                    ? static_cast<double>(codes.data<std::int8_t>()[k])
+                    : static_cast<double>(codes.data<std::int32_t>()[k]);
+    values[k] *= static_cast<double>(scales[k / inner % scales.size()]);
+  }
+  return values;
 }
 
 /// A quarter of the range.
@@ -397,6 +485,162 @@ TEST_CASE("static: weights of 7 bits, and of least squared error") {
                 127) < plain);
     CHECK(error({.weights = {.per_channel = per_channel, .reduce_range = true}}, 64) > plain);
   }
+}
+
+TEST_CASE("static: transposed convolutions, by plain loops") {
+  for (const std::size_t groups : {std::size_t{1}, std::size_t{2}}) {
+    for (const bool per_channel : {true, false}) {
+      for (const bool with_bias : {true, false}) {
+        test::random_source r(505 + groups);
+        INFO("seed ", r.seed(), ", ", groups, " groups, per channel ", per_channel, ", bias ",
+             with_bias);
+        const upsampling net(r, groups, with_bias);
+        const auto samples = test::samples_of_x(r, {1, 4, 5, 4}, 6);
+        const graph::quantization q = graph::static_quantization(
+            net.m, test::samples_source(samples), {.weights = {.per_channel = per_channel}});
+        CHECK(snr(net.m, q.result, samples) > 30.0);
+        const graph::node& up = named(q.result, "up");
+        CHECK(sorted_operators(q.result) ==
+              (with_bias ? "ConvTranspose DequantizeLinear DequantizeLinear DequantizeLinear "
+                           "DequantizeLinear QuantizeLinear QuantizeLinear"
+                         : "ConvTranspose DequantizeLinear DequantizeLinear DequantizeLinear "
+                           "QuantizeLinear QuantizeLinear"));
+
+        // Weights: one scale for each index of axis 1, which all groups share, or one for all.
+        const auto w = net.m.initializers.at("w").data<float>();
+        const graph::layer_weights& codes = q.parameters.layers.begin()->second;
+        REQUIRE(codes.scales.size() == (per_channel ? net.per_group() : 1));
+        std::vector<float> largest(codes.scales.size(), 0.0F);
+        for (std::size_t k = 0; k < w.size(); ++k) {
+          float& most = largest[k / net.taps % largest.size()];
+          most = (std::max)(most, std::fabs(w[k]));
+        }
+        const float x_scale = q.parameters.activations.at("x").scale;
+        for (std::size_t c = 0; c < largest.size(); ++c) {
+          // Where all weights are zero, the largest bias of the groups has 2^20 steps.
+          float bias = 0.0F;
+          for (std::size_t g = 0; with_bias && g < groups; ++g) {
+            bias = (std::max)(
+                bias, std::fabs(net.m.initializers.at("b").data<float>()[g * net.per_group() + c]));
+          }
+          const float expected = largest[c] > 0.0F ? largest[c] / 127.0F
+                                 : with_bias       ? bias / 1048576.0F / x_scale
+                                                   : codes.scales[c];
+          CHECK(codes.scales[c] == doctest::Approx(expected).epsilon(1e-6));
+        }
+        const std::vector<double> rounded = dequantized_constant(q.result, up.inputs[1], 1);
+        for (std::size_t k = 0; k < w.size(); ++k) {
+          const double scale =
+              static_cast<double>(codes.scales[k / net.taps % codes.scales.size()]);
+          CHECK(std::fabs(rounded[k] - static_cast<double>(w[k])) <= 0.5000001 * scale);
+        }
+        CHECK(test::difference(graph::dequantized(codes).data<float>(),
+                               std::vector<float>(rounded.begin(), rounded.end())) == "");
+
+        // The bias: one scale for each output channel.
+        std::vector<double> bias;
+        if (with_bias) {
+          bias = dequantized_constant(q.result, up.inputs[2], 0);
+          REQUIRE(bias.size() == net.out);
+          for (std::size_t c = 0; c < bias.size(); ++c) {
+            const double step = static_cast<double>(x_scale) *
+                                static_cast<double>(codes.scales[c % codes.scales.size()]);
+            const auto real = static_cast<double>(net.m.initializers.at("b").data<float>()[c]);
+            CHECK(std::fabs(bias[c] - real) <= 0.5001 * step);
+          }
+        }
+
+        // What both executors compute: the codes of the real result, but for ties.
+        const detent::quant_params x_params = q.parameters.activations.at("x");
+        const std::string output = net.m.outputs[0].name;
+        const detent::quant_params y_params = q.parameters.activations.at(output);
+        graph::model integers = q.result;
+        graph::to_qoperator(integers);
+        CHECK(count(integers, "ConvTranspose") == 1);  // it has no integer operator
+        for (const sample& s : samples) {
+          std::vector<double> x = doubles(s.at("x"));
+          for (double& v : x) {
+            const double code =
+                std::nearbyint(v / static_cast<double>(x_params.scale)) + x_params.zero_point;
+            v = (std::clamp(code, 0.0, 255.0) - x_params.zero_point) *
+                static_cast<double>(x_params.scale);
+          }
+          const std::vector<double> real = net.result(x, rounded, bias);
+          const std::vector<float> y = values_of<float>(outputs_of(q.result, s)[0]);
+          REQUIRE(y.size() == real.size());
+          for (std::size_t k = 0; k < y.size(); ++k) {
+            const double steps = real[k] / static_cast<double>(y_params.scale);
+            const double code =
+                std::clamp(std::nearbyint(steps) + y_params.zero_point, 0.0, 255.0) -
+                y_params.zero_point;
+            const double actual = static_cast<double>(y[k]) / static_cast<double>(y_params.scale);
+            const bool is_tie = std::fabs(steps - std::floor(steps) - 0.5) < 1e-4;
+            CHECK(std::fabs(actual - code) < (is_tie ? 1.001 : 0.001));
+          }
+          for (const graph::model& other : {q.result, integers}) {
+            CHECK(test::difference(outputs_of(graph::for_execution(other), s)[0].data<float>(),
+                                   y) == "");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("static: what may be done to the weights and biases of transposed convolutions") {
+  for (const std::size_t groups : {std::size_t{1}, std::size_t{2}}) {
+    test::random_source r(508 + groups);
+    INFO("seed ", r.seed(), ", ", groups, " groups");
+    const upsampling net(r, groups, true);
+    const auto samples = test::samples_of_x(r, {1, 4, 5, 4}, 8, 0.0F, 1.0F);
+    const auto source = test::samples_source(samples);
+    const graph::quantization q =
+        graph::static_quantization(net.m, source, {.weights = {.per_channel = false, .bits = 4}});
+    const auto distance = [&](const graph::model& m) {  // of the means of channels
+      std::vector<double> means(net.out, 0.0);
+      for (const sample& s : samples) {
+        const std::vector<double> real = doubles(outputs_of(net.m, s)[0]);
+        const std::vector<double> y = doubles(outputs_of(graph::for_execution(m), s)[0]);
+        for (std::size_t k = 0; k < y.size(); ++k) {
+          means[k / 40] += (y[k] - real[k]) / 40.0 / static_cast<double>(samples.size());
+        }
+      }
+      double most = 0.0;
+      for (const double mean : means) {
+        most = (std::max)(most, std::fabs(mean));
+      }
+      return most;
+    };
+    for (const auto kind : {graph::bias_correction::fast, graph::bias_correction::full}) {
+      graph::quantization_plan plan = q.plan;
+      const auto shifts = graph::correct_biases(plan, q.parameters, source, {.kind = kind});
+      REQUIRE(shifts.size() == 1);
+      CHECK(shifts[0].shift.size() == net.out);
+      CHECK(shifts[0].applied);
+      CHECK(distance(graph::write_qdq(plan, q.parameters)) < 0.4 * distance(q.result));
+    }
+    graph::quantization_parameters p = q.parameters;
+    const auto report = graph::round_weights(q.plan, p, source);
+    REQUIRE(report.size() == 1);
+    CHECK(report[0].left_out.find("ConvTranspose") != std::string::npos);
+
+    const auto left = [&](const graph::ignored_scope& scope) {
+      return named(graph::static_quantization(net.m, source, {.scope = {.ignored = scope}}).result,
+                   "up")
+                 .inputs[1] == "w";
+    };
+    CHECK_FALSE(left({}));
+    CHECK(left({.types = {"ConvTranspose"}}));
+    CHECK(left({.last_layer = true}));
+  }
+
+  // A bias that does not have one value for each output channel is no bias that can be stored.
+  test::random_source r(511);
+  upsampling net(r, 2, true);
+  const graph::node& up = named(net.m, "up");
+  CHECK(graph::is_quantizable_layer(net.m, up));
+  net.m.initializers["b"] = random_floats(r, {3}, -0.5F, 0.5F);
+  CHECK_FALSE(graph::is_quantizable_layer(net.m, up));
 }
 
 TEST_CASE("static: constants with several uses") {

@@ -382,7 +382,7 @@ class quantizer {
     std::set<std::string> wanted;
     for (const std::size_t i : plan.layers()) {
       const node& n = plan.float_model().nodes[i];
-      if ((n.is("Conv") ? alphas.convolution : alphas.matmul) >= 0.0F) {
+      if ((is_convolution(n) ? alphas.convolution : alphas.matmul) >= 0.0F) {
         wanted.insert(n.inputs[0]);
       }
     }

@@ -172,8 +172,8 @@ class layer_means {
       if (n.is("MatMul")) {
         continue;
       }
-      means_.emplace(n.inputs[0], detail::channel_sums(n.is("Conv")));
-      means_.emplace(n.outputs[0], detail::channel_sums(n.is("Conv")));
+      means_.emplace(n.inputs[0], detail::channel_sums(is_convolution(n)));
+      means_.emplace(n.outputs[0], detail::channel_sums(is_convolution(n)));
     }
   }
   /// Adds a value that a run of the float model computes. Values that no layer takes or makes are
@@ -273,7 +273,7 @@ class bias_corrector {
         }
         const node& n = plan_.float_model().nodes[i];
         executor beginning(for_execution(parts.model_up_to(p_, part, n.outputs[0])), runner_);
-        channel_sums sums(is_image(n));
+        channel_sums sums(is_convolution(n));
         for (std::size_t k = 0; const auto inputs = samples(); ++k) {
           network_values values;
           if (k >= kept.size()) {
@@ -311,7 +311,6 @@ class bias_corrector {
   }
 
   [[nodiscard]] bool nncf() const noexcept { return options_.rule == bias_correction_rule::nncf; }
-  [[nodiscard]] static bool is_image(const node& n) { return n.is("Conv"); }
 
   /// The result of a layer alone, with given weights and bias, for one input.
   [[nodiscard]] tensor run_layer(const node& n, const tensor& weights, const tensor* bias,
@@ -351,14 +350,14 @@ class bias_corrector {
     shape dims = seen.dims();
     dims[0] = 1;
     tensor input = tensor::allocate(element_type::f32, dims);
-    const std::size_t inner = is_image(n) ? input.count() / means.size() : 1;
+    const std::size_t inner = is_convolution(n) ? input.count() / means.size() : 1;
     auto values = input.mutable_data<float>();
     for (std::size_t k = 0; k < values.size(); ++k) {
       values[k] = static_cast<float>(means[k / inner % means.size()]);
     }
     const tensor* bias = float_constant(m, n, 2);
     const auto means_of = [&](const tensor& weights) {
-      channel_sums sums(is_image(n));
+      channel_sums sums(is_convolution(n));
       sums.add(run_layer(n, weights, bias, input));
       return sums.means();
     };
@@ -385,7 +384,7 @@ class bias_corrector {
     network.outputs = {{n.outputs[0], element_type::f32, false, {}, {}}};
     remove_unused(network);
     executor quantized(for_execution(std::move(network)), runner_);
-    channel_sums sums(is_image(n));
+    channel_sums sums(is_convolution(n));
     while (const auto inputs = samples()) {
       sums.add(quantized.run(*inputs)[0]);
     }

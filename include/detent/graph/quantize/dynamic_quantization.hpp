@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -244,6 +245,21 @@ class dynamic_quantizer {
   std::map<std::string, dynamic_value> quantized_;
 };
 
+/// The decisions of dynamic quantization: no layer that lacks an integer operator is quantized.
+[[nodiscard]] inline quantization_plan dynamic_plan(model m, const quantization_scope& scope) {
+  quantization_plan plan(std::move(m), scope);
+  std::set<std::size_t> without;
+  for (const std::size_t i : plan.layers()) {
+    if (plan.float_model().nodes[i].is("ConvTranspose")) {
+      without.insert(i);
+    }
+  }
+  if (!without.empty()) {
+    plan.leave_out(without);
+  }
+  return plan;
+}
+
 }  // namespace detail
 
 /// Quantizes a float model so that it needs no calibration samples: the weights of Conv, Gemm,
@@ -266,7 +282,7 @@ class dynamic_quantizer {
   require(options.weight_type == element_type::u8 || options.weight_type == element_type::s8,
           error_kind::invalid_argument, "weight_type is ", name(options.weight_type),
           ", expected uint8 or int8");
-  const quantization_plan plan(std::move(m), options.scope);
+  const quantization_plan plan = detail::dynamic_plan(std::move(m), options.scope);
   quantization_parameters p;
   for (const std::size_t i : plan.layers()) {
     // The bias is added in float, so it puts no limit on the scales of the weights.

@@ -5,6 +5,7 @@
 //   Gemm, MatMul  a row of the input, K = its length; one group
 //   Conv          the patch under the kernel, K = inputs / groups * kernel size, in the order of
 //                 the weights; padding counts as zeros; one matrix for each group
+//   ConvTranspose has no moments: how many products a result sums up depends on its position
 //
 // With G = sum x x^T over the rows, (w - v)^T G (w - v) is the squared error at the output if
 // weights v are used in the place of w (solvers/gram.hpp).
@@ -305,8 +306,12 @@ class input_moments {
       const auto params = parameters.activations.find(n.inputs[0]);
       require(params != parameters.activations.end(), error_kind::invalid_argument, n.label(),
               ": there are no parameters for its input '", n.inputs[0], "'");
-      detail::row_geometry g = detail::row_geometry_of(plan.float_model(), n);
       layer_entry& l = layers_[i];
+      if (n.is("ConvTranspose")) {
+        l.left_out = "there are no moments for ConvTranspose";
+        continue;
+      }
+      detail::row_geometry g = detail::row_geometry_of(plan.float_model(), n);
       l.features = g.features;
       l.groups = g.groups;
       if (options.layers && options.layers->count(i) == 0) {
@@ -364,7 +369,7 @@ class input_moments {
   /// Why a layer has no moments; empty if it has. `layer` is the index of its node, here as in all
   /// other members; they throw invalid_argument if it is not a layer of the plan.
   [[nodiscard]] const std::string& left_out(std::size_t layer) const { return of(layer).left_out; }
-  /// Number of features K of a layer, also of one without moments.
+  /// Number of features K of a layer, also of one without moments; 0 for ConvTranspose.
   [[nodiscard]] std::size_t features(std::size_t layer) const { return of(layer).features; }
   /// Number of groups of a layer.
   [[nodiscard]] std::size_t groups(std::size_t layer) const { return of(layer).groups; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Integer weights and biases of layers.
 //
-//   weights   int8, symmetric, one scale for each output channel or one for the tensor
+//   weights   int8, symmetric, one scale for each output channel or one for the tensor; the groups
+//             of a ConvTranspose share the scales of their channels
 //   bias      int32, scale = input scale * weight scale, zero point 0
 //
 // A weight scale is raised where the bias would not fit 2^30 steps, and chosen from the bias where
@@ -55,10 +56,12 @@ struct layer_weight_options {
 
 /// The weights of a layer on their grid: weight = scale * (code - zero_point).
 struct layer_weights {
-  tensor codes;                 ///< The codes, int8, in the shape of the weights.
-  std::size_t axis = 0;         ///< Axis of the output channels.
-  std::vector<float> scales;    ///< One scale for each output channel, or one for all.
-  std::int32_t zero_point = 0;  ///< Zero point of all channels.
+  tensor codes;          ///< The codes, int8, in the shape of the weights.
+  std::size_t axis = 0;  ///< Axis of the output channels.
+  /// One scale for each channel along `axis`, or one for all. Output channel c of the layer has
+  /// scale c % scales.size(): a ConvTranspose has a channel of each group for one along `axis`.
+  std::vector<float> scales;
+  std::int32_t zero_point = 0;                  ///< Zero point of all channels.
   grid levels = symmetric<std::int8_t>.levels;  ///< Range of the codes.
 };
 
@@ -71,11 +74,17 @@ inline void fit_bias(std::vector<float>& scales, const std::vector<bool>& is_zer
                      float x_scale, const tensor* bias, const node& n) {
   constexpr float fine = 1048576.0F;       // 2^20 steps: for channels whose weights are all 0
   constexpr float coarse = 1073741824.0F;  // 2^30 steps: leaves half of the int32 range to the sums
+  std::vector<float> biases(scales.size(), 0.0F);  // the largest magnitude for each scale
+  for (std::size_t c = 0; bias != nullptr && c < bias->count(); ++c) {
+    const float b = std::fabs(bias->data<float>()[c]);
+    require(std::isfinite(b), error_kind::invalid_argument, n.label(), ": its bias holds ", b);
+    float& most = biases[c % biases.size()];
+    most = (std::max)(most, b);
+  }
   float largest = 0.0F;
   for (std::size_t i = 0; i < scales.size(); ++i) {
     const bool zero = is_zero[i] && per_channel;
-    const float b = bias != nullptr ? std::fabs(bias->data<float>()[i]) : 0.0F;
-    require(std::isfinite(b), error_kind::invalid_argument, n.label(), ": its bias holds ", b);
+    const float b = biases[i];
     if (b > 0.0F) {
       const float least = b / (zero ? fine : coarse) / x_scale;
       scales[i] = zero ? (std::max)(least, std::numeric_limits<float>::min())
@@ -222,7 +231,7 @@ struct layer_weight_scales {
   q.reserve(bias.count());
   for (std::size_t i = 0; i < bias.count(); ++i) {
     const auto scale =
-        static_cast<double>(x_scale) * static_cast<double>(w.scales[w.scales.size() == 1 ? 0 : i]);
+        static_cast<double>(x_scale) * static_cast<double>(w.scales[i % w.scales.size()]);
     const double steps = static_cast<double>(bias.data<float>()[i]) / scale;
     q.push_back(
         static_cast<std::int32_t>(std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0)));

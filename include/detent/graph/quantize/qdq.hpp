@@ -212,8 +212,8 @@ class qdq_writer {
   std::string dequantized_bias(const std::string& name, const tensor& bias, float x_scale,
                                const layer_weights& w) {
     std::vector<float> scales;
-    for (const float s : w.scales) {
-      scales.push_back(x_scale * s);
+    for (std::size_t c = 0; c < (w.scales.size() == 1 ? 1 : bias.count()); ++c) {
+      scales.push_back(x_scale * w.scales[c % w.scales.size()]);
     }
     const std::vector<std::int32_t> levels = quantize_bias(bias, x_scale, w);
     const shape dims = parameter_shape(scales.size());

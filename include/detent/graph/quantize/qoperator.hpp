@@ -7,10 +7,10 @@
 //                  QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu
 //   on 8 bits      Reshape, Transpose, MaxPool and others that move elements
 //
-// Anything that none of them can express (a clamp inside the output's range, other functions) stays
-// a float operator between Q and DQ nodes, and so do layers with types that ONNX Runtime has no
-// kernel for (a result of another type than the input, uint8 weights with int8 activations, filters
-// whose zero points differ).
+// Anything that none of them can express (ConvTranspose, a clamp inside the output's range, other
+// functions) stays a float operator between Q and DQ nodes, and so do layers with types that ONNX
+// Runtime has no kernel for (a result of another type than the input, uint8 weights with int8
+// activations, filters whose zero points differ).
 #ifndef DETENT_GRAPH_QUANTIZE_QOPERATOR_HPP
 #define DETENT_GRAPH_QUANTIZE_QOPERATOR_HPP
 

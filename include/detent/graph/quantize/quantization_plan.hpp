@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -47,21 +48,29 @@ inline void require_not_quantized(const model& m) {
 
 }  // namespace detail
 
-/// Whether a node is a Conv, Gemm or MatMul of ONNX's own domain.
+/// Whether a node is a Conv or ConvTranspose of ONNX's own domain: the channels of its input and of
+/// its result are dimension 1.
+[[nodiscard]] inline bool is_convolution(const node& n) {
+  return n.is("Conv") || n.is("ConvTranspose");
+}
+
+/// Whether a node is a Conv, ConvTranspose, Gemm or MatMul of ONNX's own domain.
 [[nodiscard]] inline bool is_layer(const node& n) {
-  return n.is("Conv") || n.is("Gemm") || n.is("MatMul");
+  return is_convolution(n) || n.is("Gemm") || n.is("MatMul");
 }
 
 /// The axis of the output channels in the weights of a layer: 0 for Conv and for Gemm with transB,
-/// 1 for other Gemm and for MatMul. The node must be one that is_quantizable_layer() accepts.
+/// 1 for other Gemm, for MatMul and for ConvTranspose. In the weights of a ConvTranspose, [inputs,
+/// outputs / group, kernel ...], index c of the axis stands for the output channels c, c + outputs
+/// / group, ..., one for each group. The node must be one that is_quantizable_layer() accepts.
 [[nodiscard]] inline std::size_t weight_channel_axis(const node& n) {
-  return n.is("MatMul") ? 1 : detail::output_channel_axis(n).value_or(0);
+  return n.is("MatMul") || n.is("ConvTranspose") ? 1 : detail::output_channel_axis(n).value_or(0);
 }
 
-/// Whether a node is a Conv, Gemm or MatMul that can get integer weights: the weights are a float32
-/// constant (of rank 2 for Gemm and MatMul, at least 3 for Conv), the input is not a constant, and
-/// the bias, if there is one, is a float32 constant with one value for each output channel. A Gemm
-/// must not have transA, and its alpha and beta must be 1.
+/// Whether a node is a Conv, ConvTranspose, Gemm or MatMul that can get integer weights: the
+/// weights are a float32 constant (of rank 2 for Gemm and MatMul, at least 3 for convolutions), the
+/// input is not a constant, and the bias, if there is one, is a float32 constant with one value for
+/// each output channel. A Gemm must not have transA, and its alpha and beta must be 1.
 [[nodiscard]] inline bool is_quantizable_layer(const model& m, const node& n) {
   const tensor* weights = detail::float_constant(m, n, 1);
   if (!is_layer(n) || n.outputs.empty() || weights == nullptr || weights->count() == 0 ||
@@ -72,16 +81,17 @@ inline void require_not_quantized(const model& m) {
     return weights->rank() == 2;
   }
   // A convolution has output channels, input channels, and at least one spatial axis.
-  if (!detail::output_channel_axis(n) ||
-      (n.is("Gemm") ? weights->rank() != 2 : weights->rank() < 3)) {
+  if (n.is("Gemm") ? !detail::output_channel_axis(n) || weights->rank() != 2
+                   : weights->rank() < 3) {
     return false;
   }
   if (n.inputs.size() < 3 || n.inputs[2].empty()) {
     return true;
   }
   const tensor* bias = detail::float_constant(m, n, 2);
-  return bias != nullptr && bias->rank() == 1 &&
-         bias->dim(0) == weights->dim(*detail::output_channel_axis(n));
+  const std::int64_t groups = n.is("ConvTranspose") ? n.get_int("group", 1) : 1;
+  return bias != nullptr && bias->rank() == 1 && groups > 0 && bias->dim(0) % groups == 0 &&
+         bias->dim(0) / groups == weights->dim(weight_channel_axis(n));
 }
 
 /// The decisions of quantization for one model: which layers get integer weights, which values are
@@ -285,8 +295,7 @@ class quantization_plan {
                                                              const links& l) const {
     std::vector<std::string> names{value};
     const std::size_t maker = l.producer(value);
-    const bool absorbs =
-        maker != links::none && (is_layer(m_.nodes[maker]) || m_.nodes[maker].is("ConvTranspose"));
+    const bool absorbs = maker != links::none && is_layer(m_.nodes[maker]);
     for (std::size_t k = 0; k < names.size(); ++k) {
       const auto& users = l.consumers(names[k]);
       for (const std::size_t i : users) {

@@ -67,7 +67,10 @@ class setting_quantizer {
         methods_(std::move(methods)),
         divided_(options_.is_dynamic ? std::nullopt
                                      : detail::divided_for_calibration(m, options_.scope)),
-        plan_(divided_ ? divided_->runnable() : std::move(m), options_.scope) {
+        plan_(options_.is_dynamic
+                  ? detail::dynamic_plan(std::move(m), options_.scope)
+                  : quantization_plan(divided_ ? divided_->runnable() : std::move(m),
+                                      options_.scope)) {
     if (options_.is_dynamic) {
       return;
     }

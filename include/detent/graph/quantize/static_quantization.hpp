@@ -11,6 +11,7 @@
 //
 //   activations  uint8 or int8, per tensor                        by any observer of the registry
 //   weights      int8, symmetric -127..127, per output channel    (or per tensor)
+//                of Conv, ConvTranspose, Gemm and MatMul
 //   bias         int32, scale = x_scale * w_scale, zero point 0
 //
 //   plan (what)  ->  calibrate (ranges)  ->  layer weights  ->  bias correction  ->  QDQ

@@ -124,7 +124,7 @@ inline void tune_conservative(tuning_search& search) {
   }
   current.in_float.insert(names.begin(), names.end());
   // Kinds by the time that they take: layers, then the rest in the order of their first nodes.
-  std::vector<std::set<std::string>> kinds = {{"Conv"}, {"Gemm", "MatMul"}};
+  std::vector<std::set<std::string>> kinds = {{"Conv"}, {"ConvTranspose"}, {"Gemm", "MatMul"}};
   for (const std::string& name : names) {
     const std::string& type = types.at(name);
     if (std::none_of(kinds.begin(), kinds.end(),
