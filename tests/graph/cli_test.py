@@ -206,6 +206,21 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(operators()["com.microsoft.MatMulNBits"], 2)
         self.wrong_usage(["static", "--weights"], *self.quantize("--weights", "s8"))
 
+    def test_few_bits(self):
+        out = self.folder / "few.onnx"
+        for weights, activations in (("8", "8"), ("4", "8"), ("4", "4")):
+            self.works(*self.quantize("--method", "minmax", "--bits", weights, "--activation-bits", activations, output=out))
+            found = json.loads(self.works("inspect", out, "--json"))["operators"]
+            clips = sum(o["count"] for o in found if o["operator"] == "Clip")
+            self.assertEqual(clips > 4, activations != "8")
+            rates = json.loads(self.works(*self.evaluate("--json", model=out)))
+            self.assertGreater(rates["top1"], 98 if weights == "8" else 90, (weights, activations, rates))
+        self.wrong_usage(["--bits", "9"], *self.quantize("--bits", "9"))
+        self.wrong_usage(["--activation-bits", "1"], *self.quantize("--activation-bits", "1"))
+        self.wrong_usage(["qoperator", "--activation-bits"], *self.quantize("--activation-bits", "4", "--format", "qoperator"))
+        self.wrong_usage(["dynamic", "--activation-bits"], *self.quantize("--activation-bits", "4", "--approach", "dynamic"))
+        self.wrong_usage(["weight-only", "--bits"], *self.quantize("--bits", "3", "--approach", "weight-only"))
+
     def test_names_from_a_file_do_not_break_lines(self):
         path = self.write("odd.onnx", model([node("Fancy", ["x"], ["y"], "two\nlines \x1b[31mred")],
                                             [value_info("x", 1)], [value_info("y", 1)]))
@@ -1243,7 +1258,7 @@ tuning:
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
         for option, values in (("--approach", ["x"]), ("--format", ["onnx", "QDQ"]), ("--activations", ["u4"]),
                                ("--method", ["entropy", ""]), ("--percentile", ["0", "101"]),
-                               ("--bias-correction", ["some"]), ("--bits", ["3"]), ("--block-size", ["24"]),
+                               ("--bias-correction", ["some"]), ("--bits", ["1"]), ("--block-size", ["24"]),
                                ("--weight-algorithm", ["best"])):
             for value in values:
                 with self.subTest(option=option, value=value):
@@ -1252,7 +1267,7 @@ tuning:
         self.wrong_usage(["static", "integerops"], *self.quantize("--approach", "static", "--format", "integerops"))
         self.wrong_usage(["dynamic", "s8"], *self.quantize("--approach", "dynamic", "--activations", "s8"))
         self.wrong_usage(["--labels", "--report"], *self.quantize("--labels", LABELS))
-        for option in (["--bits", "8"], ["--block-size", "32"], ["--weight-algorithm", "hqq"]):
+        for option in (["--block-size", "32"], ["--weight-algorithm", "hqq"]):
             self.wrong_usage(["static", option[0]], *self.quantize(*option))
         self.wrong_usage(["overwrite"], *self.quantize("--report", self.folder / "out.onnx"))
         self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))

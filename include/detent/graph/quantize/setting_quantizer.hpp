@@ -103,6 +103,7 @@ class setting_quantizer {
     plan.leave_out(indices_of(s.in_float));
     quantization_parameters p;
     p.activation_type = options_.activations.type;
+    p.activation_bits = options_.activations.bits;
     if (!options_.is_dynamic) {
       const auto method = std::find(methods_.begin(), methods_.end(), s.method);
       require(method != methods_.end(), error_kind::invalid_argument, "method '", s.method,
