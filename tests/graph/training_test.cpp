@@ -261,6 +261,32 @@ TEST_CASE("training: of a quantized model, few bits get back what rounding lost"
   }
 }
 
+TEST_CASE("training: the loss takes what goes into a Softmax") {
+  test::random_source r(906);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 64);
+  const graph::model logits = classifier(r, false);
+  graph::model probabilities = logits;
+  graph::node softmax;
+  softmax.op_type = "Softmax";
+  softmax.inputs = {logits.outputs[0].name};
+  softmax.outputs = {"probabilities"};
+  probabilities.nodes.push_back(softmax);
+  probabilities.outputs[0].name = "probabilities";
+  const graph::training_result a = graph::train(logits, data, data, quick(2));
+  const graph::training_result b = graph::train(probabilities, data, data, quick(2));
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(a.epochs[i].loss == b.epochs[i].loss);
+    CHECK(a.epochs[i].validation_loss == b.epochs[i].validation_loss);
+    CHECK(a.epochs[i].accuracy == b.epochs[i].accuracy);
+  }
+  CHECK(b.trained.outputs[0].name == "probabilities");
+  const auto q =
+      graph::quantization_aware_training(probabilities, data, data, {.training = quick(1)});
+  CHECK(q.quantized.result.outputs[0].name == "probabilities");
+  CHECK(q.epochs[0].loss < 2.0);
+}
+
 TEST_CASE("training: which constants are trained") {
   test::random_source r(904);
   model_builder b;

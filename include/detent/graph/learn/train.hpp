@@ -78,6 +78,25 @@ inline void require_valid(const training_options& o) {
                 "'");
 }
 
+/// The logits of an output: what goes into the Softmax or LogSoftmax along the last axis that makes
+/// it, or else the output itself. Cross entropy takes logits, and both give the same order of
+/// classes.
+[[nodiscard]] inline std::string logits_of(const model& m, const std::string& output) {
+  for (const node& n : m.nodes) {
+    if (!n.outputs.empty() && n.outputs[0] == output && (n.is("Softmax") || n.is("LogSoftmax")) &&
+        n.get_int("axis", -1) == -1) {
+      return n.inputs[0];
+    }
+  }
+  return output;
+}
+
+/// The model with the logits in place of an output.
+[[nodiscard]] inline model with_logits(model m, std::size_t output) {
+  m.outputs[output].name = logits_of(m, m.outputs[output].name);
+  return m;
+}
+
 /// Runs the epochs of a trainer. `measure` gives the score of the trainer's network as it is, and
 /// `keep` is called behind the epochs that are the best so far.
 [[nodiscard]] inline std::vector<epoch_report> run_epochs(
@@ -177,6 +196,9 @@ inline void require_valid(const training_options& o) {
 /// Returns the model of the best epoch: the one with the highest accuracy, and of equal ones that
 /// with the lowest validation loss; where labels are no classes, the lowest validation loss.
 ///
+/// Where labels are classes and the output is that of a Softmax along the last axis, the loss takes
+/// what goes into the Softmax.
+///
 /// BatchNormalization nodes normalize by the statistics of the batch while they are trained, and
 /// their running means and variances follow; the result has them in the form of `m`. Dropout does
 /// nothing. Distillation and hidden values need another model and are for
@@ -199,8 +221,9 @@ inline void require_valid(const training_options& o) {
           "training: distillation and hidden values need a float model that teaches");
   const std::size_t output = detail::labelled_output(m, options.loss);
   const std::size_t batches = (data.count + options.batch_size - 1) / options.batch_size;
+  const bool has_classes = options.loss.target == training_target::classes;
   trainer t(training_form(m), trainable_constants(m), options, options.epochs * batches,
-            m.outputs[output].name);
+            has_classes ? detail::logits_of(m, m.outputs[output].name) : m.outputs[output].name);
   training_result result;
   model now = m;
   const auto take_constants = [&] {
@@ -212,7 +235,7 @@ inline void require_valid(const training_options& o) {
       t, data, options,
       [&] {
         take_constants();
-        executor run(now, options.executor);
+        executor run(has_classes ? detail::with_logits(now, output) : now, options.executor);
         return evaluate(run, validation, options.loss, output, options.batch_size);
       },
       [&] { result.trained = now; });

@@ -114,8 +114,14 @@ struct quantization_aware_training_result {
   }
   const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights));
 
+  const bool has_classes = o.loss.target == training_target::classes;
+  const auto output_of = [&](const model& whole) {
+    const std::string& name = whole.outputs[output].name;
+    return has_classes ? detail::logits_of(whole, name) : name;
+  };
   const auto score = [&](const quantization& q) {
-    executor run(for_execution(q.result), o.executor);
+    executor run(for_execution(has_classes ? detail::with_logits(q.result, output) : q.result),
+                 o.executor);
     return evaluate(run, validation, o.loss, output, o.batch_size);
   };
   quantization_aware_training_result result{begin, {}, score(begin), std::nullopt};
@@ -123,8 +129,8 @@ struct quantization_aware_training_result {
   const bool is_taught = o.loss.distillation > 0.0 || !o.loss.hidden.empty();
   trainer t(network.network(),
             network.constants(options.learn_weight_scales, options.learn_activation_scales), o,
-            o.epochs * batches, network.network().outputs[output].name, is_taught ? &m : nullptr,
-            m.outputs[output].name);
+            o.epochs * batches, output_of(network.network()), is_taught ? &m : nullptr,
+            output_of(m));
   std::optional<quantization> now;
   const auto is_better = [&](const training_score& a, const training_score& b) {
     return a.accuracy > b.accuracy || (!(a.accuracy < b.accuracy) && a.loss < b.loss);
