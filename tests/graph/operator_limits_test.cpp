@@ -200,6 +200,41 @@ TEST_CASE("limits: shifts, remainders and caches worked out by hand") {
                                    {{"mode", text("circular")}})) == std::vector<float>{8, 1, 7});
 }
 
+TEST_CASE("limits: reductions of bool, and the depth of OneHot") {
+  const auto bools = [](const std::vector<std::uint8_t>& v) {
+    return make_tensor(element_type::boolean, {static_cast<std::int64_t>(v.size())}, v);
+  };
+  const tensor x = bools({0, 0, 1, 1});
+  const tensor updates = bools({0, 1, 0, 1});
+  const std::vector<std::uint8_t> any{0, 1, 1, 1};
+  const std::vector<std::uint8_t> both{0, 0, 0, 1};
+  for (const char* how : {"add", "mul", "max", "min"}) {
+    INFO(how);
+    const attributes a{{"reduction", text(how)}};
+    const std::string_view name = how;
+    const std::vector<std::uint8_t>& expected = name == "add" || name == "max" ? any : both;
+    CHECK(values_of<std::uint8_t>(
+              result_of("ScatterElements", {x, longs({4}, {0, 1, 2, 3}), updates}, a)) == expected);
+    CHECK(values_of<std::uint8_t>(
+              result_of("ScatterND", {x, longs({4, 1}, {0, 1, 2, 3}), updates}, a)) == expected);
+  }
+  fails("OneHot", {longs({1}, {0}), floats({1}, {quiet_nan}), ones({2})}, "the depth is NaN");
+}
+
+TEST_CASE("limits: Resize of integers rounds to nearest with antialias, toward zero without") {
+  const auto resized = [](const tensor& x, std::int64_t size, std::int64_t antialias) {
+    return result_of("Resize", {x, {}, {}, longs({1}, {size})},
+                     {{"mode", text("linear")}, {"antialias", number(antialias)}});
+  };
+  // In halves, antialias weighs the four elements around the middle with 1, 3, 3 and 1 eighths; at
+  // the edges the outermost element counts twice.
+  const tensor x = make_tensor(element_type::s8, {6}, std::vector<std::int8_t>{7, 7, 4, 2, -5, -7});
+  // 53/8, 20/8 and -41/8.
+  CHECK(values_of<std::int8_t>(resized(x, 3, 1)) == std::vector<std::int8_t>{7, 2, -5});
+  const tensor pairs = make_tensor(element_type::s8, {4}, std::vector<std::int8_t>{1, 2, -1, -2});
+  CHECK(values_of<std::int8_t>(resized(pairs, 2, 0)) == std::vector<std::int8_t>{1, -1});
+}
+
 TEST_CASE("limits: work that grows faster than the tensors") {
   graph::executor_options options;
   options.max_multiply_adds = 1'000'000;
