@@ -253,7 +253,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t j = 0; j < scores.size(); ++j) {
     const double added = bias.at(b, head, query, j);
-    sees_any = sees_any || added > -std::numeric_limits<double>::infinity();
+    // A mask of NaN hides nothing: it makes the result NaN.
+    sees_any = sees_any || !(added == -std::numeric_limits<double>::infinity());
     scores[j] = static_cast<float>(static_cast<double>(scores[j]) + added);
     largest = (std::max)(largest, static_cast<double>(scores[j]));
   }
@@ -268,7 +269,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   report(3);
 }
 
-/// Computes the output of one head, some queries at a time.
+/// Computes what the node asks for of one head, some queries at a time: the output, the scores, or
+/// both.
 inline void run_head(operator_context& c, const sizes& s, const score_bias& bias, std::size_t b,
                      std::size_t head, const float* keys, const float* values, float scale) {
   constexpr std::size_t block = 64;
@@ -276,12 +278,13 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
   const std::size_t width = s.value.width;
   const packed_floats packed_keys(matrix_view<const float>(keys, s.total, q.width).transposed(),
                                   {});
-  const packed_floats packed_values(matrix_view<const float>(values, s.total, width), {});
+  const std::size_t used_values = c.has_output(0) ? s.total : 0;
+  const packed_floats packed_values(matrix_view<const float>(values, used_values, width), {});
   std::pmr::vector<float> queries((std::min)(block, q.length) * q.width, c.memory);
   std::pmr::vector<float> scores((std::min)(block, q.length) * s.total, c.memory);
   const float* from = c.inputs[0].data<float>().data();
   const head_view out{q.batch, q.heads, q.length, width, q.flat};
-  float* to = c.outputs[0].mutable_data<float>().data();
+  float* to = c.has_output(0) ? c.outputs[0].mutable_data<float>().data() : nullptr;
   float* reported = c.has_output(3) ? c.outputs[3].mutable_data<float>().data() +
                                           (b * q.heads + head) * q.length * s.total
                                     : nullptr;
@@ -297,6 +300,9 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
       weigh_scores(c, bias, b, head, begin + i,
                    std::span<float>(scores).subspan(i * s.total, s.total),
                    reported == nullptr ? nullptr : reported + (begin + i) * s.total);
+    }
+    if (to == nullptr) {
+      continue;
     }
     gemm(matrix_view<const float>(scores.data(), rows, s.total), packed_values,
          matrix_view<float>(to + out.row(b, head, begin), rows, width,
@@ -343,7 +349,10 @@ inline void run(operator_context& c) {
   c.count_multiply_adds(
       {s.query.batch * heads, s.query.length, s.total, s.key.width + s.value.width});
   const score_bias bias(c, s);
-  if (!c.has_output(0) || c.outputs[0].count() == 0) {
+  const auto is_wanted = [&c](std::size_t i) {
+    return c.has_output(i) && c.outputs[i].count() > 0;
+  };
+  if (!is_wanted(0) && !is_wanted(3)) {
     return;
   }
   detent::detail::run_parallel(*c.parallel, s.query.batch * heads, [&](std::size_t task) {

@@ -27,9 +27,9 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The name by which options and callbacks refer to a node: its name or, if it has none, that of
-/// its first output.
+/// its first output that is asked for.
 [[nodiscard]] inline const std::string& name_or_output(const node& n) {
-  return n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
+  return n.name.empty() ? n.first_output() : n.name;
 }
 
 namespace detail {
