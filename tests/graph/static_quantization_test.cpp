@@ -317,9 +317,10 @@ TEST_CASE("static: what is said of one activation") {
   const std::string sum = named(plain.plan.float_model(), "sum").outputs[0];
   const std::string moved = named(plain.plan.float_model(), "pool").outputs[0];
   const auto with = [&](const std::string& value, const graph::activation_override& o,
-                        element_type type = element_type::u8) {
+                        element_type type = element_type::u8, std::size_t bits = 8) {
     graph::static_quantization_options options;
     options.activations.type = type;
+    options.activations.bits = bits;
     options.activations.overrides[value] = o;
     options.activations.observers.add("quarter_range", [](const detent::observer_options&) {
       return detent::any_observer(quarter_range_observer());
@@ -360,8 +361,8 @@ TEST_CASE("static: what is said of one activation") {
 
   const auto says = [&](error_kind kind, std::initializer_list<std::string_view> words,
                         const std::string& value, const graph::activation_override& o,
-                        element_type type = element_type::u8) {
-    check_graph_error(kind, words, [&] { static_cast<void>(with(value, o, type)); });
+                        element_type type = element_type::u8, std::size_t bits = 8) {
+    check_graph_error(kind, words, [&] { static_cast<void>(with(value, o, type, bits)); });
   };
   constexpr error_kind invalid = error_kind::invalid_argument;
   says(invalid, {"'nobody'", "not quantized"}, "nobody", {.params = own});
@@ -373,6 +374,13 @@ TEST_CASE("static: what is said of one activation") {
   says(invalid, {"'x'", "zero point 256"}, "x", {.params = detent::quant_params{0.1F, 256}});
   says(invalid, {"'x'", "zero point 128"}, "x", {.params = detent::quant_params{0.1F, 128}},
        element_type::s8);
+  says(invalid, {"'x'", "zero point 200"}, "x", {.params = detent::quant_params{0.1F, 200}},
+       element_type::u8, 4);
+  says(invalid, {"'x'", "zero point -9"}, "x", {.params = detent::quant_params{0.1F, -9}},
+       element_type::s8, 4);
+  CHECK(with("x", {.params = detent::quant_params{0.1F, -8}}, element_type::s8, 4)
+            .at("x")
+            .zero_point == -8);
   says(invalid, {"'x'"}, "x",
        {.range = detent::value_range{0.0F, std::numeric_limits<float>::infinity()}});
 }

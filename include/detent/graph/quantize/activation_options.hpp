@@ -114,8 +114,10 @@ inline void require_override(const quantization_plan& plan, const std::string& n
     of_tensor(name, [&] { static_cast<void>(make_observer(own.method, options, observers)); });
   }
   if (own.params) {
-    const grid levels =
-        options.scheme.levels.qmin < 0 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
+    // All levels of the type and number of bits, also the lowest one that a symmetric scheme
+    // spares.
+    grid levels = options.scheme.levels;
+    levels.qmin = levels.qmin < 0 ? -levels.qmax - 1 : 0;
     of_tensor(name, [&] {
       detent::detail::require_scale(own.params->scale, "parameters of its own");
       detent::detail::require_zero_point(own.params->zero_point, levels, "parameters of its own");
