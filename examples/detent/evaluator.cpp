@@ -10,7 +10,9 @@
 #include <detent/error.hpp>
 #include <detent/graph/quantize/metrics.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
 
 #include "comparison.hpp"
 
@@ -22,6 +24,22 @@ using graph::inc::metric;
 using graph::inc::metric_kind;
 
 namespace {
+
+/// The model that computes the first output of `m`: all of `m` if all of it can be run, else what
+/// the first output depends on.
+model evaluated_part(model m) {
+  if (m.outputs.empty() || graph::unsupported_nodes(m).empty()) {
+    return m;
+  }
+  m.outputs.resize(1);
+  graph::remove_unused(m);
+  const std::vector<std::string> lacking = graph::unsupported_nodes(m);
+  require(lacking.empty(), error_kind::unsupported, "the evaluation needs output '",
+          m.outputs[0].name, "', and there is no operator for ",
+          lacking.empty() ? std::string() : lacking[0],
+          ", which it depends on; without an evaluation, everything else is quantized");
+  return m;
+}
 
 bool compares_values(const metric& m) {
   return m.kind == metric_kind::mse || m.kind == metric_kind::rmse || m.kind == metric_kind::mae;
@@ -101,7 +119,7 @@ std::string evaluator::name(const metric& m) {
 }
 
 evaluator::outputs evaluator::run(const model& m) const {
-  graph::executor runner(graph::for_execution(m), options_);
+  graph::executor runner(graph::for_execution(evaluated_part(m)), options_);
   const std::size_t batch = batch_size(samples_, 0);
   outputs all;
   for (std::size_t at = 0; at < samples_.size(); at += batch) {

@@ -19,7 +19,9 @@ namespace detent_cli {
 /// Runs models on the samples of an evaluation. Metrics are computed from the first output.
 class evaluator {
  public:
-  /// Runs the float model. `labels` is a .npy file with labels for the first `labelled` samples of
+  /// Runs the float model, or what its first output depends on if it has operators that the
+  /// executor lacks. Throws unsupported, naming such an operator, if that output cannot be
+  /// computed. `labels` is a .npy file with labels for the first `labelled` samples of
   /// the files, or empty if no metric needs labels; `samples` may hold only the first ones of
   /// these. `goal` is for each of the metrics, of which there is at least one. Throws
   /// detent::error, naming the file and the metric, if they do not fit together.

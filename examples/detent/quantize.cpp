@@ -30,6 +30,7 @@
 #include "report.hpp"
 #include "samples.hpp"
 #include "tune.hpp"
+#include "warnings.hpp"
 
 namespace detent_cli {
 namespace {
@@ -166,8 +167,9 @@ outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
 outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
                         const graph::calibration_source& samples) {
   outcome o;
-  graph::weight_only_options options{
-      .bits = a.bits, .block_size = a.block_size, .algorithm = a.weight_algorithm};
+  graph::weight_only_options options{.bits = a.bits == 0 ? 4 : a.bits,
+                                     .block_size = a.block_size,
+                                     .algorithm = a.weight_algorithm};
   options.scales = a.weights.scale;
   options.executor = a.executor_options();
   options.scope = a.scope;
@@ -273,11 +275,8 @@ int quantize(const quantize_arguments& given) {
     page.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     graph::write_file(a.report, html_report(page));
   }
-  if (o.parts && !o.parts->not_run.empty()) {
-    const std::vector<std::string>& nodes = o.parts->not_run;
-    std::fprintf(stderr, "detent: warning: %zu %s in float: %s%s\n", nodes.size(),
-                 nodes.size() > 1 ? "nodes stay" : "node stays", one_line(nodes[0]).c_str(),
-                 nodes.size() > 1 ? "; --json lists all" : "");
+  if (o.parts) {
+    warn_of_nodes_in_float(o.parts->not_run);
   }
   if (o.parts && o.parts->bias_correction_taken_back) {
     std::fprintf(stderr,

@@ -26,6 +26,7 @@
 #include "samples.hpp"
 #include "tuning_history.hpp"
 #include "tuning_json.hpp"
+#include "warnings.hpp"
 
 namespace detent_cli {
 
@@ -136,6 +137,7 @@ class tuning_run {
       graph::to_qoperator(r.best);
     }
     graph::write_onnx(r.best, a_.output);
+    warn_of_nodes_in_float(r.not_run);
     report(r);
     return interrupted != 0 ? 130 : 0;
   }
@@ -192,10 +194,7 @@ class tuning_run {
   /// nodes, or to measure time and memory.
   [[nodiscard]] bool needs_samples() const {
     const graph::tuning_options& t = c_.tuning;
-    return !t.quantizer.is_dynamic || t.timeout > 0.0 ||
-           t.strategy == graph::tuning_strategy::mse ||
-           t.strategy == graph::tuning_strategy::mse_v2 ||
-           t.strategy == graph::tuning_strategy::hawq_v2;
+    return !t.quantizer.is_dynamic || t.timeout > 0.0 || graph::ranks_by_samples(t.strategy);
   }
 
   [[nodiscard]] sample_set open(const std::vector<std::string>& texts, const char* option) const {
@@ -284,6 +283,7 @@ class tuning_run {
                   {"goal_met", evaluator_ ? json_object(r.goal_met) : json_object(nullptr)},
                   {"missed_by", r.missed_by},
                   {"end", graph::name(r.end)},
+                  {"not_run", r.not_run},
                   {"best", to_json(r.best_trial)},
                   {"trials", trials}});
       return;

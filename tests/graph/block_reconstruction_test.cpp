@@ -307,50 +307,6 @@ TEST_CASE("blocks: of random networks") {
   CHECK(joined > 50);
 }
 
-// ------------------------------------------------------------------------------------------ Adam
-
-TEST_CASE("Adam is what its formula says") {
-  test::random_source r(203);
-  INFO("seed ", r.seed());
-  const detent::adam_options options{
-      .learning_rate = 0.05, .momentum = 0.8, .square_momentum = 0.95};
-  std::vector<double> x{1.0, -2.0, 0.5};
-  std::vector<double> expected = x;
-  std::vector<double> mean(3);
-  std::vector<double> square(3);
-  detent::adam optimizer(3, options);
-  for (int t = 1; t <= 50; ++t) {
-    std::vector<double> gradient(3);
-    for (std::size_t i = 0; i < 3; ++i) {
-      gradient[i] = i == 2 ? 0.0 : static_cast<double>(r.real(-1.0F, 1.0F));
-      mean[i] = 0.8 * mean[i] + 0.2 * gradient[i];
-      square[i] = 0.95 * square[i] + 0.05 * gradient[i] * gradient[i];
-      const double m = mean[i] / (1.0 - std::pow(0.8, t));
-      const double v = square[i] / (1.0 - std::pow(0.95, t));
-      expected[i] -= 0.05 * m / (std::sqrt(v) + 1e-8);
-    }
-    optimizer.step(x, gradient);
-    for (std::size_t i = 0; i < 3; ++i) {
-      CHECK(x[i] == doctest::Approx(expected[i]).epsilon(1e-10));
-    }
-  }
-  CHECK(x[2] == 0.5);
-  const auto rejected = [](detent::adam_options o, std::string_view word) {
-    check_graph_error(error_kind::invalid_argument, {"adam", word},
-                      [&] { detent::adam fails(1, o); });
-  };
-  rejected({.learning_rate = 0.0}, "learning rate of 0");
-  rejected({.learning_rate = std::numeric_limits<double>::infinity()}, "learning rate of inf");
-  rejected({.momentum = 1.0}, "momentum of 1");
-  rejected({.square_momentum = -0.5}, "momentum of -0.5");
-  rejected({.epsilon = 0.0}, "epsilon of 0");
-  check_graph_error(error_kind::shape_mismatch, {"2 parameters", "3 gradients"}, [] {
-    detent::adam two(2);
-    std::vector<double> values(2);
-    two.step(values, std::vector<double>(3));
-  });
-}
-
 // ------------------------------------------------------------------------------------- both passes
 
 TEST_CASE("block reconstruction: coarse weights learn, and the exported model shows it") {

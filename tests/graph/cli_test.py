@@ -206,6 +206,21 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(operators()["com.microsoft.MatMulNBits"], 2)
         self.wrong_usage(["static", "--weights"], *self.quantize("--weights", "s8"))
 
+    def test_few_bits(self):
+        out = self.folder / "few.onnx"
+        for weights, activations in (("8", "8"), ("4", "8"), ("4", "4")):
+            self.works(*self.quantize("--method", "minmax", "--bits", weights, "--activation-bits", activations, output=out))
+            found = json.loads(self.works("inspect", out, "--json"))["operators"]
+            clips = sum(o["count"] for o in found if o["operator"] == "Clip")
+            self.assertEqual(clips > 4, activations != "8")
+            rates = json.loads(self.works(*self.evaluate("--json", model=out)))
+            self.assertGreater(rates["top1"], 98 if weights == "8" else 90, (weights, activations, rates))
+        self.wrong_usage(["--bits", "9"], *self.quantize("--bits", "9"))
+        self.wrong_usage(["--activation-bits", "1"], *self.quantize("--activation-bits", "1"))
+        self.wrong_usage(["qoperator", "--activation-bits"], *self.quantize("--activation-bits", "4", "--format", "qoperator"))
+        self.wrong_usage(["dynamic", "--activation-bits"], *self.quantize("--activation-bits", "4", "--approach", "dynamic"))
+        self.wrong_usage(["weight-only", "--bits"], *self.quantize("--bits", "3", "--approach", "weight-only"))
+
     def test_names_from_a_file_do_not_break_lines(self):
         path = self.write("odd.onnx", model([node("Fancy", ["x"], ["y"], "two\nlines \x1b[31mred")],
                                             [value_info("x", 1)], [value_info("y", 1)]))
@@ -847,6 +862,60 @@ tuning:
         self.assertGreaterEqual(len(history["trials"]), len(lines))
         self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 90.0)
 
+    def test_neural_compressor_operator_that_is_not_supported(self):
+        random = np.random.default_rng(6)
+        weights = [floats(name, random.normal(size=(32, 32))) for name in ("v", "w", "u")]
+        nodes = [node("MatMul", ["x", "v"], ["a"], "before"), node("Fancy", ["a"], ["b"], "the_node"),
+                 node("MatMul", ["b", "w"], ["y"], "behind"), node("MatMul", ["a", "u"], ["z"], "beside")]
+        outputs = [value_info("y", "N", 32), value_info("z", "N", 32)]
+        first_lacks, first_known = (
+            self.write(name, model(nodes, [value_info("x", "N", 32)], listed, weights))
+            for name, listed in (("lacks.onnx", outputs), ("known.onnx", outputs[::-1])))
+        data = self.array("x.npy", random.normal(size=(20, 32)).astype(np.float32))
+        labels = self.array("y.npy", np.arange(20, dtype=np.int64))
+        out = self.folder / "out.onnx"
+
+        def operators():
+            return {o["operator"]: o["count"] for o in json.loads(self.works("inspect", out, "--json"))["operators"]}
+
+        def tuned(path, framework, *more, **sections):
+            arguments = self.tuned(*more, out=out, model={"name": "m", "framework": framework}, **sections)
+            return ["quantize", path, *arguments[2:]]
+
+        # Without an evaluation, whatever the exit policy says.
+        slow = {"tuning": {"exit_policy": {"timeout": 100}, "strategy": {"name": "mse"}}}
+        for path in (first_lacks, first_known):
+            for framework, operator in (("onnxrt_qdqops", "QuantizeLinear"), ("onnxrt_qlinearops", "com.microsoft.QGemm")):
+                with self.subTest(path=path, framework=framework):
+                    facts = json.loads(self.warns(["2 nodes stay in float", "Fancy", "the_node"],
+                                                  *tuned(path, framework, "--json", "--calib", data, **slow)))
+                    self.assertFalse(facts["tuned"])
+                    self.assertEqual(len(facts["not_run"]), 2)
+                    self.assertIn("behind", facts["not_run"][1])
+                    self.assertIn(operator, operators())
+                    self.assertEqual((operators()["Fancy"], operators()["MatMul"]), (1, 1))
+            for more in ([], ["--calib", data]):
+                self.works(*tuned(path, "onnxrt_integerops", *more, **slow))
+                self.assertEqual((operators()["Fancy"], operators()["MatMulInteger"]), (1, 3))
+            out.unlink()
+        # With an evaluation: of an output that can be computed, and of one that cannot.
+        several = {"evaluation": {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}},
+                   "tuning": {"accuracy_criterion": {"absolute": 1.0}}}
+        for framework, operator in (("onnxrt_qdqops", "QuantizeLinear"), ("onnxrt_integerops", "MatMulInteger")):
+            with self.subTest(framework=framework):
+                arguments = ["--json", "--calib", data]
+                self.fails(["output 'y'", "Fancy", "the_node", "without an evaluation"],
+                           *tuned(first_lacks, framework, *arguments, **several))
+                self.assertFalse(out.exists())
+                done = self.detent(*tuned(first_known, framework, *arguments, **several))
+                facts = json.loads(done.stdout)
+                self.assertEqual((done.returncode, facts["tuned"], facts["goal_met"]), (0, True, True))
+                self.assertIn(operator, operators())
+                out.unlink()
+        several["tuning"]["exit_policy"] = {"timeout": 100}
+        self.fails(["latency", "Fancy", "the_node", "model_size"],
+                   *tuned(first_known, "onnxrt_qdqops", "--calib", data, **several))
+
     def test_neural_compressor_errors(self):
         out = self.folder / "no.onnx"
         good = {"evaluation": self.accuracy(), "out": out}
@@ -1243,7 +1312,7 @@ tuning:
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
         for option, values in (("--approach", ["x"]), ("--format", ["onnx", "QDQ"]), ("--activations", ["u4"]),
                                ("--method", ["entropy", ""]), ("--percentile", ["0", "101"]),
-                               ("--bias-correction", ["some"]), ("--bits", ["3"]), ("--block-size", ["24"]),
+                               ("--bias-correction", ["some"]), ("--bits", ["1"]), ("--block-size", ["24"]),
                                ("--weight-algorithm", ["best"])):
             for value in values:
                 with self.subTest(option=option, value=value):
@@ -1252,7 +1321,7 @@ tuning:
         self.wrong_usage(["static", "integerops"], *self.quantize("--approach", "static", "--format", "integerops"))
         self.wrong_usage(["dynamic", "s8"], *self.quantize("--approach", "dynamic", "--activations", "s8"))
         self.wrong_usage(["--labels", "--report"], *self.quantize("--labels", LABELS))
-        for option in (["--bits", "8"], ["--block-size", "32"], ["--weight-algorithm", "hqq"]):
+        for option in (["--block-size", "32"], ["--weight-algorithm", "hqq"]):
             self.wrong_usage(["static", option[0]], *self.quantize(*option))
         self.wrong_usage(["overwrite"], *self.quantize("--report", self.folder / "out.onnx"))
         self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))

@@ -16,6 +16,7 @@
 #include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/tuning.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/runnable_part.hpp>
@@ -306,6 +307,129 @@ TEST_CASE("unknown operators: dynamic quantization needs to run nothing") {
     const graph::model other =
         graph::quantize_dynamic(net.b.get(), {}, samples_source(samples_of_x(r, {1, 3, 6, 6}, 4)));
     CHECK(farthest(q, other, x) == 0.0);
+  }
+}
+
+TEST_CASE("unknown operators: tuning without a metric takes the first setting") {
+  test::random_source r(960);
+  INFO("seed ", r.seed());
+  for (const std::int64_t opset : {11, 17}) {
+    network net(r, opset);
+    const auto source = samples_source(samples_of_x(r, {1, 3, 6, 6}, 4));
+    const tensors x{{"x", random_floats(r, {1, 3, 6, 6}, -0.5F, 1.5F)}};
+    for (const bool is_dynamic : {false, true}) {
+      graph::tuning_options o;
+      o.performance_only = true;
+      o.timeout = 100.0;  // would have the latency of models measured
+      o.strategy = graph::tuning_strategy::mse;
+      o.quantizer.is_dynamic = is_dynamic;
+      const graph::tuning_result t = graph::tune(
+          net.b.get(), is_dynamic ? graph::calibration_source() : source, graph::model_metric(), o);
+      CHECK(t.trials.size() == 1);
+      CHECK(t.not_run == (is_dynamic ? std::vector<std::string>() : two_reasons));
+      CHECK(count(t.best, "Foo") == 1);
+      CHECK(farthest(net.b.get(), t.best, x) < 0.03);
+      const graph::model other = is_dynamic
+                                     ? graph::quantize_dynamic(net.b.get(), {.weights = {}})
+                                     : graph::static_quantization(net.b.get(), source).result;
+      CHECK(graph::to_onnx(t.best) == graph::to_onnx(other));
+    }
+  }
+}
+
+TEST_CASE("unknown operators: tuning by a metric that can run the model") {
+  test::random_source r(970);
+  INFO("seed ", r.seed());
+  network net(r);
+  for (std::size_t channel = 0; channel < 3; ++channel) {
+    net.b.get().initializers.at("third_w").mutable_data<float>()[channel * 27] = 60.0F;
+  }
+  const graph::model& m = net.b.get();
+  const auto source = samples_source(samples_of_x(r, {1, 3, 6, 6}, 4));
+  const graph::model_metric metric = [](const graph::model& q) {
+    CHECK(count(q, "Foo") == 1);
+    return q.initializers.count("third_w") != 0 ? 1.0 : 0.0;  // whether "third" is in float
+  };
+  using graph::tuning_strategy;
+  for (const tuning_strategy strategy :
+       {tuning_strategy::basic, tuning_strategy::conservative, tuning_strategy::mse,
+        tuning_strategy::mse_v2, tuning_strategy::hawq_v2, tuning_strategy::bayesian,
+        tuning_strategy::random, tuning_strategy::exhaustive}) {
+    INFO(std::string(graph::name(strategy)));
+    graph::tuning_options o;
+    o.strategy = strategy;
+    const graph::tuning_result t = graph::tune(m, source, metric, o);
+    CHECK(t.goal_met);
+    CHECK(t.trials.size() > 1);
+    CHECK(t.not_run == two_reasons);
+    CHECK(t.best_trial.setting.in_float.count(named(m, "third").outputs[0]) == 1);
+    CHECK(named(t.best, "third").inputs[1] == "third_w");
+    CHECK(metric(t.best) == t.best_trial.metric);
+    if (strategy != tuning_strategy::hawq_v2) {  // it leaves "first" in float before "third"
+      CHECK(named(t.best, "first").inputs[1] != "first_w");
+    }
+
+    const bool ranks = graph::ranks_by_samples(strategy);
+    o.quantizer.is_dynamic = true;
+    if (ranks) {
+      check_graph_error(error_kind::unsupported,
+                        {graph::name(strategy), "some.domain.Foo", "'foo'"},
+                        [&] { static_cast<void>(graph::tune(m, source, metric, o)); });
+    } else {
+      const graph::tuning_result d = graph::tune(m, source, metric, o);
+      CHECK(d.goal_met);
+      CHECK(d.not_run.empty());
+      CHECK(count(d.best, "ConvInteger") == 2);
+    }
+  }
+}
+
+TEST_CASE("unknown operators: what tuning would have to run") {
+  test::random_source r(980);
+  INFO("seed ", r.seed());
+  network net(r);
+  const auto source = samples_source(samples_of_x(r, {1, 3, 6, 6}, 2));
+  const graph::model_metric metric = [](const graph::model& /*m*/) { return 1.0; };
+  graph::tuning_options o;
+  o.timeout = 1000.0;
+  o.max_trials = 2;
+  for (const auto objective :
+       {graph::tuning_objective::latency, graph::tuning_objective::footprint}) {
+    o.objectives = {{graph::tuning_objective::model_size, 1.0}, {objective, 1.0}};
+    check_graph_error(error_kind::unsupported, {graph::name(objective), "some.domain.Foo", "'foo'"},
+                      [&] { static_cast<void>(graph::tune(net.b.get(), source, metric, o)); });
+  }
+  o.objectives = {{graph::tuning_objective::model_size, 1.0}};
+  CHECK(graph::tune(net.b.get(), source, metric, o).best_trial.objective > 0.0);
+  o.quantizer.is_dynamic = true;
+  o.space.corrections = {graph::bias_correction::fast};
+  check_graph_error(error_kind::unsupported, {"bias correction", "some.domain.Foo", "'foo'"},
+                    [&] { static_cast<void>(graph::tune(net.b.get(), source, metric, o)); });
+}
+
+TEST_CASE("unknown operators: tuning a model of which nothing can be run") {
+  test::random_source r(990);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 6, 6});
+  b.constant("w", random_floats(r, {3, 3, 1, 1}, -1.0F, 1.0F));
+  b.output(b.add("Conv", {b.add("Foo", {"x"}, {}, "some.domain"), "w"}));
+  const auto source = samples_source(samples_of_x(r, {1, 3, 6, 6}, 2));
+  const graph::model_metric metric = [](const graph::model& /*m*/) { return 1.0; };
+  using graph::tuning_strategy;
+  for (const tuning_strategy strategy :
+       {tuning_strategy::basic, tuning_strategy::conservative, tuning_strategy::mse,
+        tuning_strategy::mse_v2, tuning_strategy::hawq_v2, tuning_strategy::bayesian,
+        tuning_strategy::random, tuning_strategy::exhaustive}) {
+    INFO(std::string(graph::name(strategy)));
+    graph::tuning_options o;
+    o.strategy = strategy;
+    o.goal = {.max_drop = -0.5, .drop = graph::drop_type::absolute};
+    o.max_trials = 5;
+    const graph::tuning_result t = graph::tune(b.get(), source, metric, o);
+    CHECK_FALSE(t.goal_met);
+    CHECK(t.not_run.size() == 2);
+    CHECK(operators(t.best) == "some.domain.Foo Conv");
   }
 }
 

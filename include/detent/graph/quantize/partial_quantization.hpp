@@ -4,7 +4,7 @@
 #ifndef DETENT_GRAPH_QUANTIZE_PARTIAL_QUANTIZATION_HPP
 #define DETENT_GRAPH_QUANTIZE_PARTIAL_QUANTIZATION_HPP
 
-#include <cstddef>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,6 +16,7 @@
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/runnable_part.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -45,22 +46,34 @@ namespace detail {
   return scope;
 }
 
-/// Calls quantize(model, scope) with the part of a model that can be run, which may be all of it,
-/// and joins the result with the rest. Throws unsupported if the model is quantized already, what
-/// upgrade_opset() and `quantize` throw, and invalid_argument if an entry of `scope` matches
-/// nothing.
-template <class Quantize>
-[[nodiscard]] quantization quantize_runnable_part(model m, const quantization_scope& scope,
-                                                  const Quantize& quantize) {
+/// Divides a model for static quantization, or returns nothing if all of it can be run. If it is
+/// divided, `m` gets the opset that part and rest have, and `scope` becomes that of the part.
+/// Throws unsupported if the model is quantized already, what upgrade_opset() throws, and
+/// invalid_argument if an entry of `scope` matches nothing in a model that is divided.
+[[nodiscard]] inline std::optional<divided_model> divided_for_calibration(
+    model& m, quantization_scope& scope) {
   require_not_quantized(m);
   if (unsupported_nodes(m).empty()) {
-    return quantize(std::move(m), scope);
+    return std::nullopt;
   }
   upgrade_opset(m);  // the part and the rest must have one opset
-  const divided_model divided(m);
-  quantization q = quantize(divided.runnable(), scope_of_part(scope, m, divided.names_of_rest()));
-  q.result = divided.joined(std::move(q.result));
-  q.not_run = divided.reasons();
+  divided_model divided(m);
+  scope = scope_of_part(std::move(scope), m, divided.names_of_rest());
+  return divided;
+}
+
+/// Calls quantize(model, scope) with the part of a model that can be run, which may be all of it,
+/// and joins the result with the rest. Throws what divided_for_calibration() and `quantize` throw.
+template <class Quantize>
+[[nodiscard]] quantization quantize_runnable_part(model m, quantization_scope scope,
+                                                  const Quantize& quantize) {
+  const std::optional<divided_model> divided = divided_for_calibration(m, scope);
+  if (!divided) {
+    return quantize(std::move(m), scope);
+  }
+  quantization q = quantize(divided->runnable(), scope);
+  q.result = divided->joined(std::move(q.result));
+  q.not_run = divided->reasons();
   return q;
 }
 

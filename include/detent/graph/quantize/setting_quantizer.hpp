@@ -2,6 +2,9 @@
 // Quantizes one model by many settings without repeating what two settings have in common: ranges
 // of activations are collected once for each number of samples, and weights are quantized once for
 // each way to choose their scales.
+//
+// In static quantization, nodes that the executor cannot run stay in float, as in
+// static_quantization().
 #ifndef DETENT_GRAPH_QUANTIZE_SETTING_QUANTIZER_HPP
 #define DETENT_GRAPH_QUANTIZE_SETTING_QUANTIZER_HPP
 
@@ -9,6 +12,7 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -24,10 +28,12 @@
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/partial_quantization.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/tuning_space.hpp>
+#include <detent/graph/rewrite/runnable_part.hpp>
 #include <detent/graph/run/executor_options.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -59,7 +65,9 @@ class setting_quantizer {
       : options_(std::move(options)),
         samples_(std::move(samples)),
         methods_(std::move(methods)),
-        plan_(std::move(m), options_.scope) {
+        divided_(options_.is_dynamic ? std::nullopt
+                                     : detail::divided_for_calibration(m, options_.scope)),
+        plan_(divided_ ? divided_->runnable() : std::move(m), options_.scope) {
     if (options_.is_dynamic) {
       return;
     }
@@ -71,8 +79,14 @@ class setting_quantizer {
     }
   }
 
-  /// The plan without any node that a setting leaves in float.
+  /// The plan without any node that a setting leaves in float. In static quantization it is for the
+  /// part of the model that can be run.
   [[nodiscard]] const quantization_plan& plan() const noexcept { return plan_; }
+
+  /// Why nodes stay in float whatever the setting is, as quantization::not_run has it.
+  [[nodiscard]] std::vector<std::string> not_run() const {
+    return divided_ ? divided_->reasons() : std::vector<std::string>();
+  }
 
   /// The nodes that a setting may leave in float, by the names of their first outputs, in
   /// topological order: layers, and for static quantization also the sums, products, averages and
@@ -99,10 +113,17 @@ class setting_quantizer {
   /// that the constructor was not given, for a node that nodes() does not list, and as
   /// static_quantization() and quantize_dynamic().
   [[nodiscard]] model quantize(const tuning_setting& s) {
+    model quantized = quantize_planned(s);
+    return divided_ ? divided_->joined(std::move(quantized)) : quantized;
+  }
+
+  /// As quantize(), but only the model of plan(): in static quantization all of it can be run.
+  [[nodiscard]] model quantize_planned(const tuning_setting& s) {
     quantization_plan plan = plan_;
     plan.leave_out(indices_of(s.in_float));
     quantization_parameters p;
     p.activation_type = options_.activations.type;
+    p.activation_bits = options_.activations.bits;
     if (!options_.is_dynamic) {
       const auto method = std::find(methods_.begin(), methods_.end(), s.method);
       require(method != methods_.end(), error_kind::invalid_argument, "method '", s.method,
@@ -224,6 +245,7 @@ class setting_quantizer {
   setting_quantizer_options options_;
   calibration_source samples_;
   std::vector<std::string> methods_;
+  std::optional<divided_model> divided_;  // nothing if there is no rest that stays in float
   quantization_plan plan_;
   std::map<std::pair<std::size_t, bool>, ranges> ranges_;  // by samples, and whether symmetric
   /// By layer, channels and rule; then by the scale of the input.

@@ -207,6 +207,7 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
       std::move(m), options.scope, [&](model runnable, const quantization_scope& scope) {
         quantization q{quantization_plan(std::move(runnable), scope), {}, {}};
         q.parameters.activation_type = options.activations.type;
+        q.parameters.activation_bits = options.activations.bits;
         q.parameters.activations = calibrate_activations(q.plan, samples, options);
         q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
         q.result = write_qdq(q.plan, q.parameters);

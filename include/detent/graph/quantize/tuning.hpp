@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
@@ -20,10 +20,41 @@
 #include <detent/graph/quantize/tuning_options.hpp>
 #include <detent/graph/quantize/tuning_search.hpp>
 #include <detent/graph/quantize/tuning_strategies.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
+
+/// Throws unsupported, naming an operator, if a search has to run more of a model than can be run.
+inline void check_runs(const model& float_model, const tuning_options& o) {
+  const std::vector<std::string> lacking = unsupported_nodes(float_model);
+  if (lacking.empty()) {
+    return;
+  }
+  const auto refuse = [&](const std::string& what, const char* instead) {
+    raise(error_kind::unsupported, what + " runs the whole model, and there is no operator for " +
+                                       lacking[0] + "; " + instead);
+  };
+  const bool is_dynamic = o.quantizer.is_dynamic;
+  if (is_dynamic && std::any_of(o.space.corrections.begin(), o.space.corrections.end(),
+                                [](bias_correction c) { return c != bias_correction::none; })) {
+    refuse("bias correction with dynamic quantization", "leave it out of the tuning space");
+  }
+  if (o.performance_only) {
+    return;
+  }
+  if (is_dynamic && ranks_by_samples(o.strategy)) {
+    refuse(std::string("strategy ") + name(o.strategy) + " with dynamic quantization",
+           "choose another one");
+  }
+  for (const weighted_objective& wanted : o.objectives) {
+    const tuning_objective t = wanted.objective;
+    if (o.timeout > 0.0 && (t == tuning_objective::latency || t == tuning_objective::footprint)) {
+      refuse(std::string("objective ") + name(t), "choose model_size, metric, or no timeout");
+    }
+  }
+}
 
 inline void check_tuning(const calibration_source& samples, const model_metric& metric,
                          const tuning_options& o) {
@@ -39,11 +70,8 @@ inline void check_tuning(const calibration_source& samples, const model_metric& 
               (o.goal.drop == drop_type::absolute || std::fabs(o.goal.max_drop) < 1.0),
           invalid, "a drop of ", o.goal.max_drop,
           o.goal.drop == drop_type::absolute ? "" : ", which as a fraction is between -1 and 1");
-  const tuning_strategy s = o.strategy;
-  require(
-      static_cast<bool>(samples) || (s != tuning_strategy::mse && s != tuning_strategy::mse_v2 &&
-                                     s != tuning_strategy::hawq_v2),
-      invalid, "strategy ", name(s), " ranks nodes by samples, and there are none");
+  require(static_cast<bool>(samples) || o.performance_only || !ranks_by_samples(o.strategy),
+          invalid, "strategy ", name(o.strategy), " ranks nodes by samples, and there are none");
   require(static_cast<bool>(samples) ||
               std::all_of(o.space.corrections.begin(), o.space.corrections.end(),
                           [](bias_correction c) { return c == bias_correction::none; }),
@@ -80,13 +108,22 @@ inline void check_tuning(const calibration_source& samples, const model_metric& 
 /// }
 /// @endcode
 ///
-/// Throws invalid_argument for options that contradict each other, naming them, and for a dynamic
-/// model without samples where some are needed; what static_quantization(), quantize_dynamic() and
-/// `metric` throw. A trial that throws ends the search with its exception.
+/// Operators that the executor lacks stay in float. In static quantization so do the nodes that
+/// need their results, nodes are ranked by the values of the part that can be run, and `not_run` in
+/// the result says what stayed in float and why. `metric` is called with the whole model, so it has
+/// to run such operators itself, or judge by outputs that do not depend on them. What would have to
+/// run the whole model is refused: the objectives latency and footprint; with dynamic quantization,
+/// bias correction and the strategies mse, mse_v2 and hawq_v2.
+///
+/// Throws unsupported for such a search, naming the operator; invalid_argument for options that
+/// contradict each other, naming them, and for a dynamic model without samples where some are
+/// needed; what static_quantization(), quantize_dynamic() and `metric` throw. A trial that throws
+/// ends the search with its exception.
 [[nodiscard]] inline tuning_result tune(const model& float_model, const calibration_source& samples,
                                         const model_metric& metric,
                                         const tuning_options& options = {}) {
   detail::check_tuning(samples, metric, options);
+  detail::check_runs(float_model, options);
   detail::tuning_search search(float_model, samples, metric, options);
   detail::run_strategy(options.strategy, search);
   return search.result();

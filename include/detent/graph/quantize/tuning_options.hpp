@@ -69,6 +69,12 @@ enum class tuning_strategy : std::uint8_t {
   return "unknown";
 }
 
+/// Whether a strategy ranks nodes by runs of models on samples.
+[[nodiscard]] constexpr bool ranks_by_samples(tuning_strategy strategy) noexcept {
+  return strategy == tuning_strategy::mse || strategy == tuning_strategy::mse_v2 ||
+         strategy == tuning_strategy::hawq_v2;
+}
+
 /// What is made small, or large in the case of the metric, among models that meet the goal.
 enum class tuning_objective : std::uint8_t {
   metric,      ///< The metric itself.
@@ -76,6 +82,21 @@ enum class tuning_objective : std::uint8_t {
   model_size,  ///< Bytes of the model's file.
   footprint,   ///< Bytes of constants and of the values that are alive at a time in a run.
 };
+
+/// The name of an objective, such as "model_size".
+[[nodiscard]] constexpr const char* name(tuning_objective objective) noexcept {
+  switch (objective) {
+    case tuning_objective::metric:
+      return "metric";
+    case tuning_objective::latency:
+      return "latency";
+    case tuning_objective::model_size:
+      return "model_size";
+    case tuning_objective::footprint:
+      return "footprint";
+  }
+  return "unknown";
+}
 
 /// One objective of several.
 struct weighted_objective {
@@ -133,9 +154,10 @@ struct tuning_options {
   /// the goal. 0: the search ends at the first trial that meets the goal.
   double timeout = 0.0;
   std::size_t max_trials = 100;  ///< Trials, at most; those of an earlier search count. At least 1.
-  bool performance_only = false;  ///< Whether the first trial is taken whatever its metric is.
-  std::uint64_t seed = 1978;      ///< Seed of the strategies random, bayesian and hawq_v2.
-  tuning_space space = {};        ///< The settings to choose from.
+  /// Whether the first trial is taken, and neither its metric nor its objectives are measured.
+  bool performance_only = false;
+  std::uint64_t seed = 1978;  ///< Seed of the strategies random, bayesian and hawq_v2.
+  tuning_space space = {};    ///< The settings to choose from.
   setting_quantizer_options quantizer = {};  ///< What all settings have in common.
   /// Samples by which mse, mse_v2 and hawq_v2 rank nodes, at most. At least 1.
   std::size_t ranking_samples = 2;
@@ -163,6 +185,8 @@ struct tuning_result {
   double missed_by = 0.0;     ///< Distance of the metric of `best` from the target; 0 if it is met.
   tuning_end end = tuning_end::exhausted;  ///< Why the search ended.
   std::vector<tuning_trial> trials;        ///< All trials, in the order of time.
+  /// Why nodes of all trials stayed in float, as quantization::not_run has it.
+  std::vector<std::string> not_run = {};
 };
 
 }  // namespace graph

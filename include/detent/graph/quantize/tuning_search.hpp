@@ -70,8 +70,8 @@ class tuning_search {
       if (!options_.performance_only) {
         t.metric = metric_(made);
         t.meets_goal = options_.goal.is_met(float_metric_, t.metric);
+        t.objective = objective_of(made, t.metric);
       }
-      t.objective = objective_of(made, t.metric);
       last_ = std::move(made);
       last_setting_ = setting;
     }
@@ -151,6 +151,7 @@ class tuning_search {
                       : std::fabs(options_.goal.target(float_metric_) - r.best_trial.metric);
     r.end = end_.value_or(tuning_end::exhausted);
     r.trials = std::move(trials_);
+    r.not_run = quantizer_.not_run();
     return r;
   }
 

@@ -118,6 +118,10 @@ inline void tune_conservative(tuning_search& search) {
   }
   const std::vector<std::string> names = search.nodes();
   tuning_setting current = search.options().space.at(0);
+  if (names.empty()) {
+    search.evaluate(current);  // there is always a result
+    return;
+  }
   current.in_float.insert(names.begin(), names.end());
   // Kinds by the time that they take: layers, then the rest in the order of their first nodes.
   std::vector<std::set<std::string>> kinds = {{"Conv"}, {"Gemm", "MatMul"}};
@@ -170,14 +174,14 @@ inline void tune_mse(tuning_search& search) {
   if (start) {
     fall_back(search, *start,
               rank_by_results(search.quantizer().plan().float_model(),
-                              search.quantizer().quantize(*start), search.nodes(),
+                              search.quantizer().quantize_planned(*start), search.nodes(),
                               search.ranking_samples(), search.options().quantizer.executor));
   }
 }
 
 inline void tune_hawq_v2(tuning_search& search) {
   const std::optional<tuning_setting> start = try_space(search);
-  if (!start) {
+  if (!start || search.nodes().empty()) {
     return;
   }
   const tuning_options& o = search.options();
@@ -194,7 +198,7 @@ inline void tune_hawq_v2(tuning_search& search) {
 
 inline void tune_mse_v2(tuning_search& search) {
   const std::optional<tuning_setting> start = try_space(search);
-  if (!start) {
+  if (!start || search.nodes().empty()) {
     return;
   }
   const tuning_options& o = search.options();
@@ -210,7 +214,8 @@ inline void tune_mse_v2(tuning_search& search) {
     std::vector<ranked_node> scored;
     for (const std::string& name : left) {
       scored.emplace_back(
-          -judge.noise_to_signal(search.quantizer().quantize(with_float(current, name))), name);
+          -judge.noise_to_signal(search.quantizer().quantize_planned(with_float(current, name))),
+          name);
     }
     const std::string chosen = names_by_score(std::move(scored)).front();
     std::erase(left, chosen);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Warnings that several commands print on standard error.
+#ifndef DETENT_CLI_WARNINGS_HPP
+#define DETENT_CLI_WARNINGS_HPP
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <detent/error.hpp>
+
+namespace detent_cli {
+
+/// Says how many nodes stay in float because they cannot be run, and why the first one does.
+/// `reasons` has one line for each of them, as quantization::not_run.
+inline void warn_of_nodes_in_float(const std::vector<std::string>& reasons) {
+  if (!reasons.empty()) {
+    std::fprintf(stderr, "detent: warning: %zu %s in float: %s%s\n", reasons.size(),
+                 reasons.size() > 1 ? "nodes stay" : "node stays",
+                 detent::one_line(reasons[0]).c_str(),
+                 reasons.size() > 1 ? "; --json lists all" : "");
+  }
+}
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_WARNINGS_HPP
