@@ -457,6 +457,8 @@ class Cases:
             self.add(op, [x3, w(2, 2, 1, 2, 2, 2), real(9, 2)], pads=[1, 0, 1, 0, 1, 0], strides=[1, 2, 1])
             self.add(op, [x3, w(2, 2, 2, 2, 1, 2)], group=2)
         self.add("ConvTranspose", [x2, real(10, 4, 2, 2, 3)], strides=[2, 3], output_padding=[1, 1])
+        self.add("Conv", [real(13, 2, 1, 4, 3), real(14, 5, 1, 2, 2), real(15, 5)], pads=[1, 0, 0, 1])
+        self.add("Conv", [x2, real(16, 2, 4, 3, 1)], pads=[1, 0, 1, 0], dilations=[2, 1])
         self.add("Conv", [real(11, 3, 2, 12, 1), real(12, 3, 2, 5, 1)], strides=[3, 1], pads=[2, 0, 2, 0])
 
     def products(self):

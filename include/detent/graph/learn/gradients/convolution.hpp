@@ -13,8 +13,10 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
+#include <detent/graph/learn/gradients/padded_lines.hpp>
 #include <detent/graph/learn/gradients/sums.hpp>
 #include <detent/graph/learn/gradients/window_patches.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -131,39 +133,52 @@ inline void bias_of_channels(const gradient_context& c) {
   }
 }
 
-/// The gradient of a Conv with one input channel in each group, such as a depthwise one, by loops
-/// over lines: products of matrices would have a single row.
-inline void depthwise_convolution(const gradient_context& c, const window_patches& w,
+/// The gradient of a Conv with one input channel and few outputs in each group, such as a depthwise
+/// one: products of matrices would have a single row. X and D are laid out (padded_lines) so that
+/// the elements under one tap at all positions are neighbours. For each image, output and tap, with
+/// the weight w of the tap:
+///
+///   dw += sum of X D,  dX += w D
+inline void depthwise_convolution(const gradient_context& c, const padded_lines& lines,
                                   std::size_t outputs) {
   const auto batch = static_cast<std::size_t>(c.input(0).dim(0));
   const auto groups = static_cast<std::size_t>(c.input(0).dim(1));
+  const std::size_t taps = lines.offsets().size();
   const float* x = c.input(0).data<float>().data();
   const float* weights = c.input(1).data<float>().data();
-  const std::vector<float> upstream = as_floats(c.output_gradient());
-  const std::size_t step = w.step();
+  const double* upstream = c.output_gradient().data();
   detent::detail::run_parallel(*c.forward.parallel, groups, [&](std::size_t group) {
+    std::vector<double> image(lines.size(), 0.0);
+    std::vector<double> d(lines.length(), 0.0);
+    std::vector<double> sum(lines.size(), 0.0);
     for (std::size_t n = 0; n < batch; ++n) {
-      const std::size_t image = (n * groups + group) * w.pixels();
-      for (std::size_t o = group * outputs; o < (group + 1) * outputs; ++o) {
-        const float* d = upstream.data() + (n * groups * outputs + o) * w.positions();
-        w.for_each_line([&](std::size_t tap, std::size_t from, std::size_t at, std::size_t count) {
-          // Products of floats are exact in double: no difference if they are contracted.
-          if (c.wants(0)) {
-            const auto weight = static_cast<double>(weights[o * w.taps() + tap]);
-            double* to = c.gradient(0).data() + image + from;
-            for (std::size_t i = 0; i < count; ++i) {
-              to[i * step] += weight * static_cast<double>(d[at + i]);
-            }
-          }
-          if (c.wants(1)) {
-            double sum = 0.0;
-            for (std::size_t i = 0; i < count; ++i) {
-              sum +=
-                  static_cast<double>(x[image + from + i * step]) * static_cast<double>(d[at + i]);
-            }
-            c.gradient(1)[o * w.taps() + tap] += sum;
-          }
+      const std::size_t pixels = (n * groups + group) * lines.pixels();
+      if (c.wants(1)) {
+        lines.for_each_pixel([&](std::size_t at, std::size_t pixel) {
+          image[at] = static_cast<double>(x[pixels + pixel]);
         });
+      }
+      for (std::size_t o = group * outputs; o < (group + 1) * outputs; ++o) {
+        const double* from = upstream + (n * groups * outputs + o) * lines.positions();
+        lines.for_each_position([&](std::size_t at, std::size_t position) {
+          d[at] = static_cast<double>(static_cast<float>(from[position]));
+        });
+        for (std::size_t k = 0; k < taps; ++k) {
+          const std::size_t offset = lines.offsets()[k];
+          if (c.wants(1)) {
+            c.gradient(1)[o * taps + k] +=
+                dot_of_exact_products(d.size(), d.data(), image.data() + offset);
+          }
+          if (c.wants(0)) {
+            detent::detail::add_scaled(d.size(), static_cast<double>(weights[o * taps + k]),
+                                       d.data(), sum.data() + offset);
+          }
+        }
+      }
+      if (c.wants(0)) {
+        double* to = c.gradient(0).data() + pixels;
+        lines.for_each_pixel([&](std::size_t at, std::size_t pixel) { to[pixel] += sum[at]; });
+        std::fill(sum.begin(), sum.end(), 0.0);
       }
     }
   });
@@ -179,16 +194,18 @@ inline void convolution(const gradient_context& c) {
   const tensor& x = c.input(0);
   const tensor& weights = c.input(1);
   const filter_shape f = ops::read_filters(c.forward, x.dims(), weights.dims());
-  const window_patches w(spatial(x.dims()), spatial(c.output().dims()),
-                         ops::read_window(c.forward, x.dims(), spatial(weights.dims())));
+  const ops::window_attributes window =
+      ops::read_window(c.forward, x.dims(), spatial(weights.dims()));
+  const window_patches w(spatial(x.dims()), spatial(c.output().dims()), window);
   bias_of_channels(c);
   if (c.output().count() == 0 || f.in_channels == 0) {
     return;
   }
   const grouped_channels in{f.groups, f.in_channels / f.groups, w.pixels()};
   const grouped_channels out{f.groups, f.out_channels / f.groups, w.positions()};
-  if (in.channels == 1) {
-    depthwise_convolution(c, w, out.channels);
+  if (in.channels == 1 && out.channels < 4) {
+    depthwise_convolution(c, padded_lines(spatial(x.dims()), spatial(c.output().dims()), window),
+                          out.channels);
     return;
   }
   const auto batch = static_cast<std::size_t>(x.dim(0));

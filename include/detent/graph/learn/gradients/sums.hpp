@@ -61,6 +61,23 @@ inline void add_to(std::span<double> sum, std::span<const float> values, double 
   }
 }
 
+/// The sum of a[i] * b[i] for products that are exact, such as those of doubles that were floats.
+/// It is made in four parts, which does not wait for one addition after the other.
+[[nodiscard]] inline double dot_of_exact_products(std::size_t n, const double* a, const double* b) {
+  double sums[4] = {0.0, 0.0, 0.0, 0.0};
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    sums[0] += a[i] * b[i];
+    sums[1] += a[i + 1] * b[i + 1];
+    sums[2] += a[i + 2] * b[i + 2];
+    sums[3] += a[i + 3] * b[i + 3];
+  }
+  for (; i < n; ++i) {
+    sums[0] += a[i] * b[i];
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 /// Calls each(k, o, i) for all elements i of the output in order, where k is the element of an
 /// operand of shape `dims` that element i is computed from, and o the element of another operand of
 /// shape `other`. Both are broadcast to the output.

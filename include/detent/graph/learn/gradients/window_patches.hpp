@@ -27,6 +27,7 @@ class window_patches {
   /// `image` and `positions` are spatial shapes.
   window_patches(shape image, shape positions, ops::window_attributes w)
       : image_(std::move(image)), positions_(std::move(positions)), w_(std::move(w)) {
+    join_last_axes();
     for (std::size_t d = 0; d < w_.rank(); ++d) {
       inside_.emplace_back();
       for (std::int64_t k = 0; k < w_.kernel[d]; ++k) {
@@ -95,6 +96,26 @@ class window_patches {
   struct range {
     std::int64_t first, last;
   };
+
+  /// Makes one axis of the last two as long as the window does nothing along the last and has
+  /// stride 1 along the one before, so that lines become longer. A pointwise convolution has a
+  /// single line.
+  void join_last_axes() {
+    for (std::size_t d = w_.rank() - 1; d > 0; --d) {
+      const bool idle = w_.kernel[d] == 1 && w_.strides[d] == 1 && w_.pads_begin[d] == 0 &&
+                        image_[d] == positions_[d];
+      if (!idle || w_.strides[d - 1] != 1) {
+        return;
+      }
+      for (shape* of_pixels : {&image_, &positions_, &w_.dilations, &w_.pads_begin, &w_.pads_end}) {
+        (*of_pixels)[d - 1] *= image_.back();
+      }
+      for (shape* all : {&positions_, &w_.kernel, &w_.strides, &w_.dilations, &w_.pads_begin,
+                         &w_.pads_end, &image_}) {
+        all->pop_back();
+      }
+    }
+  }
 
   /// The pixel along axis d that tap k covers when the window is at position 0; it may be negative.
   [[nodiscard]] std::int64_t start(std::size_t d, std::int64_t k) const {
