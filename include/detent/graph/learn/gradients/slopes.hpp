@@ -18,6 +18,7 @@
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/sums.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/elementwise.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -196,12 +197,13 @@ void unary_function(const gradient_context& c) {
   const auto y = c.output().data<float>();
   const std::span<const double> d = c.output_gradient();
   const std::span<double> sum = c.gradient(0);
-  ops::for_pieces(c.forward, x.size(), ops::costly_piece, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      sum[i] +=
-          rounded_product(d[i], slope(f, static_cast<double>(x[i]), static_cast<double>(y[i])));
-    }
-  });
+  ops::for_pieces(c.forward, x.size(), ops::is_cheap<F> ? ops::cheap_piece : ops::costly_piece,
+                  [&](std::size_t begin, std::size_t end) {
+                    for (std::size_t i = begin; i < end; ++i) {
+                      sum[i] += rounded_product(
+                          d[i], slope(f, static_cast<double>(x[i]), static_cast<double>(y[i])));
+                    }
+                  });
 }
 
 }  // namespace gradients
