@@ -198,8 +198,7 @@ std::vector<double> evaluator::metrics(const model& m) const {
   return all;
 }
 
-double evaluator::operator()(const model& m) const {
-  const std::vector<double> values = metrics(m);
+double evaluator::combined(const std::vector<double>& values) const {
   if (values.size() == 1) {
     return values[0];
   }

@@ -35,7 +35,10 @@ class evaluator {
   /// One number for all metrics, to be compared with goal(): the metric itself if there is one; the
   /// weighted sum if there are weights, where metrics of which less is better count negative; else
   /// the largest drop of a metric against the float model, negated.
-  double operator()(const model& m) const;
+  double operator()(const model& m) const { return combined(metrics(m)); }
+
+  /// The same number for the float model, which the constructor has run.
+  [[nodiscard]] double of_float_model() const { return combined(float_metrics_); }
 
   /// The goal for that number, made from the goal for the metrics.
   [[nodiscard]] const detent::graph::accuracy_goal& goal() const noexcept { return goal_; }
@@ -53,6 +56,7 @@ class evaluator {
   };
   [[nodiscard]] outputs run(const model& m) const;
   [[nodiscard]] double compute(const detent::graph::inc::metric& m, const outputs& o) const;
+  [[nodiscard]] double combined(const std::vector<double>& values) const;
 
   const sample_set& samples_;
   std::string output_;  // empty: the first one

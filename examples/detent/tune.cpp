@@ -174,7 +174,9 @@ class tuning_run {
     };
     graph::model_metric metric;
     if (evaluator_) {
-      metric = [this](const graph::model& m) { return (*evaluator_)(m); };
+      metric = [this](const graph::model& m) {
+        return &m == &model_ ? evaluator_->of_float_model() : (*evaluator_)(m);
+      };
     }
     graph::tuning_result r = graph::tune(model_, source_, metric, c_.tuning);
     if (c_.form == graph::inc::framework::qlinear_operators) {

@@ -321,6 +321,36 @@ TEST_CASE("tuning: dynamic quantization, without samples") {
   }
 }
 
+TEST_CASE("tuning: ranges are collected only for the methods that trials use") {
+  task t(1012);
+  graph::tuning_options o = goal_of(tuning_strategy::basic, 0.5);
+  o.space.methods = {"minmax", "kl", "percentile"};
+  std::size_t passes = 0;
+  const graph::calibration_source counted = [source = t.source(), &passes] {
+    auto next = source();
+    passes += next ? 0U : 1U;
+    return next;
+  };
+  CHECK(graph::tune(t.m, counted, t.metric(), o).trials.size() == 1);
+  CHECK(passes == 1);
+  // Both trials with minmax share a pass, and both with kl another.
+  passes = 0;
+  o = goal_of(tuning_strategy::basic, -1.0);
+  o.space.methods = {"minmax", "kl", "percentile"};
+  o.max_trials = 2;
+  CHECK(graph::tune(t.m, counted, t.metric(), o).trials.size() == 2);
+  CHECK(passes == 1);
+  passes = 0;
+  o.max_trials = 4;
+  const graph::tuning_result both = graph::tune(t.m, counted, t.metric(), o);
+  CHECK(passes == 2);
+  // Ranges do not depend on which methods a search has.
+  o.space.methods = {"kl"};
+  const graph::tuning_result alone = graph::tune(t.m, t.source(), t.metric(), o);
+  CHECK(alone.trials[0].metric == both.trials[2].metric);
+  CHECK(alone.trials[1].metric == both.trials[3].metric);
+}
+
 TEST_CASE("tuning: objectives") {
   task t(1010);
   graph::tuning_options o = goal_of(tuning_strategy::exhaustive, 1.0);

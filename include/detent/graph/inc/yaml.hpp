@@ -534,9 +534,9 @@ class yaml_reader : public evaluation_reader {
       t.space.samples = {0};  // nothing is calibrated
     }
     t.space.per_channel = some(weight_.per_channel, std::vector<bool>{true, false});
-    t.space.methods = is_dynamic
-                          ? std::vector<std::string>{"minmax"}
-                          : some(activation_.algorithms, std::vector<std::string>{"minmax", "kl"});
+    t.space.methods = is_dynamic ? std::vector<std::string>{"minmax"}
+                                 : some(activation_.algorithms,
+                                        std::vector<std::string>{"minmax", "kl", "percentile"});
     t.space.symmetric_activations = {false};
     if (!activation_.symmetric.empty() && !is_dynamic) {
       t.space.symmetric_activations = activation_.symmetric;
