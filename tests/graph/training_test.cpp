@@ -330,6 +330,16 @@ TEST_CASE("training: what is refused") {
   o.loss.distillation = 0.5;
   refused(error_kind::invalid_argument, {"distillation"}, o, m, data);
 
+  o.loss.distillation = 0.0;
+  o.loss.hidden = {"Relu_1_out"};
+  refused(error_kind::invalid_argument, {"hidden values", "teaches"}, o, m, data);
+  graph::quantization_aware_training_options with_hidden{.training = o};
+  CHECK(graph::quantization_aware_training(m, data, data, with_hidden).epochs.size() == 1);
+  with_hidden.training.loss.hidden = {"nothing"};
+  check_graph_error(error_kind::invalid_argument, {"trained model", "'nothing'"}, [&] {
+    static_cast<void>(graph::quantization_aware_training(m, data, data, with_hidden));
+  });
+
   // Labels that are no class.
   graph::training_data wrong = data;
   wrong.batch = [&](std::span<const std::size_t> indices) {

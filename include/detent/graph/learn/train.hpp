@@ -216,9 +216,6 @@ inline void require_valid(const training_options& o) {
   detail::require_valid(options);
   require(data.count > 0 && validation.count > 0, error_kind::invalid_argument,
           "training: ", data.count, " samples and ", validation.count, " samples for validation");
-  require(options.loss.distillation == 0.0 && options.loss.hidden.empty(),
-          error_kind::invalid_argument,
-          "training: distillation and hidden values need a float model that teaches");
   const std::size_t output = detail::labelled_output(m, options.loss);
   const std::size_t batches = (data.count + options.batch_size - 1) / options.batch_size;
   const bool has_classes = options.loss.target == training_target::classes;

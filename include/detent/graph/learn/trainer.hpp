@@ -158,6 +158,22 @@ class trainer {
       g.optimizer.emplace(g.values.size(), options_, role);
     }
     require_gradients();
+    const training_loss& loss = options_.loss;
+    require(teacher != nullptr || (loss.distillation == 0.0 && loss.hidden.empty()),
+            error_kind::invalid_argument,
+            "training: distillation and hidden values need a float model that teaches");
+    for (const std::string& name : loss.hidden) {
+      for (const model* m : {&graph_.graph_model(), teacher}) {
+        require(std::any_of(m->nodes.begin(), m->nodes.end(),
+                            [&](const node& n) {
+                              return std::find(n.outputs.begin(), n.outputs.end(), name) !=
+                                     n.outputs.end();
+                            }),
+                error_kind::invalid_argument, "training: no node of the ",
+                m == teacher ? "model that teaches" : "trained model", " makes the hidden value '",
+                name, "'");
+      }
+    }
     if (teacher != nullptr) {
       teacher_.emplace(*teacher, options_.executor);
     }
