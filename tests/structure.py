@@ -52,6 +52,7 @@ FLOORS = [
     ["graph/ops/"],
     ["graph/run/"],
     ["graph/onnx.hpp"],
+    ["graph/learn/gradients/"],
     ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
     ["graph/ppq/", "graph/nncf/", "graph/inc/"],

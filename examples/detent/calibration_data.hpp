@@ -17,8 +17,11 @@ namespace detent_cli {
 /// A source of samples, batch by batch, which shows each pass on the bar. Both must outlive it.
 detent::graph::calibration_source source_of(const sample_set& samples, progress& bar);
 
-/// A source of the random samples that a dataset of type dummy describes, one by one. The same seed
-/// gives the same samples. Throws invalid_argument if the shapes do not fit the model's inputs.
+/// A source of the random samples that a dataset of type dummy describes, one by one or, if the
+/// first axes of inputs fix a batch size, batch by batch: as many as the shapes hold, but at least
+/// one. Integers are rounded down and saturate. The same seed gives the same samples. Throws
+/// invalid_argument if the number of shapes is not that of the model's inputs, shape_mismatch if
+/// the shapes or the batch sizes contradict each other.
 detent::graph::calibration_source random_source(const model& m,
                                                 const detent::graph::inc::dataset& d,
                                                 std::uint64_t seed);

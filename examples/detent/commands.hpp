@@ -36,7 +36,8 @@ struct quantize_arguments : common_arguments {
   detent::graph::layer_weight_options weights;
   detent::graph::quantization_scope scope;
   detent::graph::element_type weight_type = detent::graph::element_type::u8;  // approach dynamic
-  std::size_t bits = 4;  // bits, block_size and weight_algorithm are for the approach weight-only
+  std::size_t bits = 0;  // of weights; 0: the default of the approach
+  // block_size and weight_algorithm are for the approach weight-only.
   std::int64_t block_size = 32;
   detent::graph::weight_only_algorithm weight_algorithm = detent::graph::weight_only_algorithm::rtn;
   std::optional<double> max_drop;       // the drop of top-1 that is allowed, in points of percent

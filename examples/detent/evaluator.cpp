@@ -25,9 +25,14 @@ using graph::inc::metric_kind;
 
 namespace {
 
-/// The model that computes the first output of `m`: all of `m` if all of it can be run, else what
-/// the first output depends on.
-model evaluated_part(model m) {
+/// The model whose first output is `output`, or that of `m` if this is empty: all of `m` if all of
+/// it can be run, else what that output depends on.
+model evaluated_part(model m, const std::string& output) {
+  const auto at = std::find_if(m.outputs.begin(), m.outputs.end(),
+                               [&](const value_info& v) { return v.name == output; });
+  if (at != m.outputs.end()) {
+    std::rotate(m.outputs.begin(), at, at + 1);
+  }
   if (m.outputs.empty() || graph::unsupported_nodes(m).empty()) {
     return m;
   }
@@ -47,13 +52,17 @@ bool compares_values(const metric& m) {
 
 }  // namespace
 
-evaluator::evaluator(const model& float_model, const sample_set& samples, const std::string& labels,
-                     std::size_t labelled, std::vector<metric> metrics,
+evaluator::evaluator(const model& float_model, const std::string& output, const sample_set& samples,
+                     const std::string& labels, std::size_t labelled, std::vector<metric> metrics,
                      const graph::accuracy_goal& goal, graph::executor_options options)
     : samples_(samples),
+      output_(output),
       metrics_(std::move(metrics)),
       options_(std::move(options)),
       goal_(goal),
+      needs_labels_(
+          std::any_of(metrics_.begin(), metrics_.end(),
+                      [](const metric& m) { return m.compare_label || !compares_values(m); })),
       counts_drops_(metrics_.size() > 1 &&
                     std::all_of(metrics_.begin(), metrics_.end(),
                                 [](const metric& m) { return m.weight == 0.0; })),
@@ -90,11 +99,16 @@ evaluator::evaluator(const model& float_model, const sample_set& samples, const 
                      [](std::byte b) { return static_cast<std::uint8_t>(b); });
     } else {
       classes_ = read_labels(labels, labelled);
-      classes_.resize(reference.rows);  // of the samples that are evaluated
+      // Of the samples that are evaluated: run() has seen to it that each has one row.
+      classes_.resize((std::min)(reference.rows, classes_.size()));
     }
   }
   for (const metric& m : metrics_) {
     float_metrics_.push_back(compute(m, reference));
+    require(!counts_drops_ || !is_relative_ || float_metrics_.back() != 0.0,
+            error_kind::invalid_argument, "metric ", name(m),
+            " of the float model is 0, of which no drop is a share; write "
+            "accuracy_criterion: {absolute: ...}, or weights for the metrics");
   }
 }
 
@@ -119,12 +133,22 @@ std::string evaluator::name(const metric& m) {
 }
 
 evaluator::outputs evaluator::run(const model& m) const {
-  graph::executor runner(graph::for_execution(evaluated_part(m)), options_);
+  const model evaluated = evaluated_part(m, output_);
+  graph::executor runner(graph::for_execution(evaluated), options_);
   const std::size_t batch = batch_size(samples_, 0);
   outputs all;
+  std::size_t columns = 0;
   for (std::size_t at = 0; at < samples_.size(); at += batch) {
     const std::size_t real = (std::min)(batch, samples_.size() - at);
-    const score_rows scores(runner.run(samples_.batch(at, batch)), m.outputs, samples_, batch);
+    const score_rows scores(runner.run(samples_.batch(at, batch)), evaluated.outputs, samples_,
+                            batch);
+    if (needs_labels_) {
+      scores.require_rows(batch);
+      columns = at == 0 ? scores.columns : columns;
+      require(scores.columns == columns, error_kind::unsupported, "output '",
+              evaluated.outputs[0].name, "' has ", columns, " scores for the first sample and ",
+              scores.columns, " for sample ", at, "; metrics with labels need as many for each");
+    }
     const std::size_t rows = scores.rows == batch ? real : scores.rows;
     all.values.insert(all.values.end(), scores.data, scores.data + rows * scores.columns);
     all.rows += rows;
@@ -174,8 +198,7 @@ std::vector<double> evaluator::metrics(const model& m) const {
   return all;
 }
 
-double evaluator::operator()(const model& m) const {
-  const std::vector<double> values = metrics(m);
+double evaluator::combined(const std::vector<double>& values) const {
   if (values.size() == 1) {
     return values[0];
   }
@@ -186,7 +209,9 @@ double evaluator::operator()(const model& m) const {
     sum += sign * metrics_[i].weight * values[i];
     const double scale = is_relative_ ? std::fabs(float_metrics_[i]) : 1.0;
     const double drop = sign * (float_metrics_[i] - values[i]);
-    worst = i == 0 ? drop / scale : (std::max)(worst, drop == 0.0 ? 0.0 : drop / scale);
+    const double share = drop == 0.0 ? 0.0 : drop / scale;
+    // NaN stays: no drop is worse than a metric that is no number.
+    worst = i == 0 || std::isnan(share) || share > worst ? share : worst;
   }
   return counts_drops_ ? -worst : sum;
 }

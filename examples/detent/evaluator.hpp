@@ -16,23 +16,29 @@
 
 namespace detent_cli {
 
-/// Runs models on the samples of an evaluation. Metrics are computed from the first output.
+/// Runs models on the samples of an evaluation. Metrics are computed from one output.
 class evaluator {
  public:
-  /// Runs the float model, or what its first output depends on if it has operators that the
-  /// executor lacks. Throws unsupported, naming such an operator, if that output cannot be
-  /// computed. `labels` is a .npy file with labels for the first `labelled` samples of
-  /// the files, or empty if no metric needs labels; `samples` may hold only the first ones of
-  /// these. `goal` is for each of the metrics, of which there is at least one. Throws
-  /// detent::error, naming the file and the metric, if they do not fit together.
-  evaluator(const model& float_model, const sample_set& samples, const std::string& labels,
-            std::size_t labelled, std::vector<detent::graph::inc::metric> metrics,
+  /// Runs the float model, or what `output` depends on if it has operators that the executor lacks.
+  /// `output` is the name of an output, or empty for the first one. Throws unsupported, naming such
+  /// an operator, if that output cannot be computed. `labels` is a .npy file with labels for the
+  /// first `labelled` samples of the files, or empty if no metric needs labels; `samples` may hold
+  /// only the first ones of these. `goal` is for each of the metrics, of which there is at least
+  /// one. Throws detent::error, naming the file and the metric, if they do not fit together; if a
+  /// metric needs labels and the output does not have one row for each sample, all of the same
+  /// size; if drops of several metrics are relative and a metric of the float model is 0.
+  evaluator(const model& float_model, const std::string& output, const sample_set& samples,
+            const std::string& labels, std::size_t labelled,
+            std::vector<detent::graph::inc::metric> metrics,
             const detent::graph::accuracy_goal& goal, detent::graph::executor_options options);
 
   /// One number for all metrics, to be compared with goal(): the metric itself if there is one; the
   /// weighted sum if there are weights, where metrics of which less is better count negative; else
   /// the largest drop of a metric against the float model, negated.
-  double operator()(const model& m) const;
+  double operator()(const model& m) const { return combined(metrics(m)); }
+
+  /// The same number for the float model, which the constructor has run.
+  [[nodiscard]] double of_float_model() const { return combined(float_metrics_); }
 
   /// The goal for that number, made from the goal for the metrics.
   [[nodiscard]] const detent::graph::accuracy_goal& goal() const noexcept { return goal_; }
@@ -50,8 +56,10 @@ class evaluator {
   };
   [[nodiscard]] outputs run(const model& m) const;
   [[nodiscard]] double compute(const detent::graph::inc::metric& m, const outputs& o) const;
+  [[nodiscard]] double combined(const std::vector<double>& values) const;
 
   const sample_set& samples_;
+  std::string output_;  // empty: the first one
   std::vector<detent::graph::inc::metric> metrics_;
   detent::graph::executor_options options_;
   std::vector<std::int64_t> classes_;   // labels that are one class for each sample
@@ -60,6 +68,7 @@ class evaluator {
   std::vector<float> float_outputs_;    // what the float model computes
   std::vector<double> float_metrics_;
   detent::graph::accuracy_goal goal_;
+  bool needs_labels_ = false;
   bool counts_drops_ = false;  // several metrics without weights
   bool is_relative_ = true;    // drops are shares of the metric of the float model
 };

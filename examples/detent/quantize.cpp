@@ -167,8 +167,9 @@ outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
 outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
                         const graph::calibration_source& samples) {
   outcome o;
-  graph::weight_only_options options{
-      .bits = a.bits, .block_size = a.block_size, .algorithm = a.weight_algorithm};
+  graph::weight_only_options options{.bits = a.bits == 0 ? 4 : a.bits,
+                                     .block_size = a.block_size,
+                                     .algorithm = a.weight_algorithm};
   options.scales = a.weights.scale;
   options.executor = a.executor_options();
   options.scope = a.scope;

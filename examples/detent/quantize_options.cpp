@@ -120,7 +120,13 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                    "Activations with zero point 0 (s8) or 128 (u8)");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
-  command.add_option("--bits", a_.bits, "Of weights (weight-only)")->check(CLI::IsMember({4, 8}));
+  command
+      .add_option("--bits", a_.bits,
+                  "Of weights: 2 to 8 (static, dynamic); 4 or 8 (weight-only). Default 8; "
+                  "weight-only 4")
+      ->check(CLI::Range(2, 8));
+  command.add_option("--activation-bits", a_.activations.bits, "Of activations (static)")
+      ->check(CLI::Range(2, 8));
   command
       .add_option("--block-size", a_.block_size,
                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
@@ -184,6 +190,7 @@ quantize_arguments quantize_options::arguments() {
                                         : detent::graph::layer_weight_options();
   a_.weights.per_channel = granularity_ == "per-channel";
   a_.weights.reduce_range = reduce_range_;
+  a_.weights.bits = a_.bits == 0 ? 8 : a_.bits;
   if (!weight_scales_.empty()) {
     a_.weights.scale = weight_scales_ == "exact-mse" ? detent::graph::weight_scale::exact_mse
                                                      : detent::graph::weight_scale::absmax;
@@ -287,10 +294,15 @@ void quantize_options::require_effect() const {
     }
   };
   const std::string approach = "--approach " + a_.approach;
-  refuse(a_.approach != "weight-only", approach, {"--bits", "--block-size", "--weight-algorithm"});
+  refuse(a_.approach != "weight-only", approach, {"--block-size", "--weight-algorithm"});
+  refuse(a_.approach == "weight-only" && a_.bits != 0 && a_.bits != 4 && a_.bits != 8, approach,
+         {"--bits"}, (" " + std::to_string(a_.bits) + ", but 4 and 8").c_str());
+  refuse(a_.format == "qoperator", "--format qoperator", {"--activation-bits"},
+         ": its operators saturate at the ends of their types");
   refuse(a_.approach != "dynamic", approach, {"--weights"});
-  refuse(a_.approach != "static", approach,
-         {"--method", "--percentile", "--symmetric-activations", "--max-drop"});
+  refuse(
+      a_.approach != "static", approach,
+      {"--method", "--percentile", "--symmetric-activations", "--activation-bits", "--max-drop"});
   refuse(a_.approach == "weight-only", approach,
          {"--granularity", "--reduce-range", "--activations"});
   refuse(a_.approach != "static", approach, {"--budget"});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "tune.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <detent/error.hpp>
@@ -36,24 +39,40 @@ using graph::inc::configuration;
 
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t interrupted = 0;  // the signal
 
-/// Notes an interrupt instead of ending the program, while it exists. A second interrupt ends it.
-class interrupt_guard {
+/// Notes a signal instead of ending the program, while it exists. When the signal comes again, it
+/// ends the program. A signal that is ignored, as under nohup, stays ignored.
+class signal_guard {
  public:
-  interrupt_guard() : before_(std::signal(SIGINT, &on_interrupt)) {}
-  interrupt_guard(const interrupt_guard&) = delete;
-  interrupt_guard& operator=(const interrupt_guard&) = delete;
-  ~interrupt_guard() { static_cast<void>(std::signal(SIGINT, before_)); }
+  explicit signal_guard(int signal) : signal_(signal), before_(std::signal(signal, &on_signal)) {
+    if (before_ == SIG_IGN) {
+      static_cast<void>(std::signal(signal, SIG_IGN));
+    }
+  }
+  signal_guard(const signal_guard&) = delete;
+  signal_guard& operator=(const signal_guard&) = delete;
+  ~signal_guard() { static_cast<void>(std::signal(signal_, before_)); }
 
  private:
-  static void on_interrupt(int) {
-    interrupted = 1;
-    static_cast<void>(std::signal(SIGINT, SIG_DFL));
+  static void on_signal(int signal) {
+    interrupted = signal;
+    static_cast<void>(std::signal(signal, SIG_DFL));
   }
 
+  int signal_;
   void (*before_)(int);
 };
+
+/// Throws io if a file cannot be made where `path` is. What is there stays.
+void require_writable(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::file_status status = std::filesystem::status(path, failed);
+  // Devices and pipes are opened only once.
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+    graph::replacement_file probe(path);
+  }
+}
 
 /// A hash (FNV-1a, 64 bits) that tells data apart.
 class fingerprint {
@@ -67,24 +86,31 @@ class fingerprint {
   void add(const std::map<std::string, tensor>& inputs) {
     for (const auto& [name, t] : inputs) {
       add(name);
-      add(to_string(t.dims()));
-      if (t.has_data()) {
-        add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
-      }
+      add(t);
     }
   }
-  /// Adds all constants of a graph and of its sub-graphs.
+  void add(const tensor& t) {
+    add(to_string(t.dims()));
+    if (t.has_data()) {
+      add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
+    }
+  }
+  /// The constants of a graph, also those of its nodes and of their sub-graphs.
   void add_constants(const graph::graph_body& g) {
     add(g.initializers);
     for (const graph::node& n : g.nodes) {
-      for (const auto& [key, a] : n.attributes) {
+      for (const auto& [name, a] : n.attributes) {
+        add(name);
         if (a.kind == graph::attribute::kind_type::t) {
-          add(std::map<std::string, tensor>{{key, a.t}});
+          add(a.t);
+        }
+        if (a.g) {
+          add_constants(*a.g);
+        }
+        for (const auto& one : a.graphs) {
+          add_constants(*one);
         }
       }
-      graph::for_each_body(n, [&](const std::string& /*key*/, const graph::graph_body& body) {
-        add_constants(body);
-      });
     }
   }
   [[nodiscard]] std::string text() const {
@@ -114,8 +140,9 @@ void require_names(const std::vector<std::string>& names, const std::vector<valu
 /// The command, step by step.
 class tuning_run {
  public:
-  explicit tuning_run(const quantize_arguments& a)
-      : a_(a), c_(*a.tuning), model_(graph::read_onnx(a.model, a.read_limits())) {
+  tuning_run(const quantize_arguments& a, graph::model m)
+      : a_(a), c_(*a.tuning), model_(std::move(m)) {
+    require_writable(a.output);
     require_names(c_.inputs, model_.inputs, "input");
     require_names(c_.outputs, model_.outputs, "output");
     for (const std::string& note : c_.notes) {
@@ -127,7 +154,8 @@ class tuning_run {
   }
 
   int run() {
-    const interrupt_guard guard;
+    const signal_guard interrupt(SIGINT);
+    const signal_guard termination(SIGTERM);
     c_.tuning.cancelled = [] { return interrupted != 0; };
     std::optional<tuning_history> history;
     if (evaluator_) {
@@ -138,7 +166,7 @@ class tuning_run {
     }
     c_.tuning.on_trial = [&](const graph::tuning_trial& t) {
       if (history) {
-        history->add(t);
+        keep(t, *history);
       }
       if (evaluator_ && !a_.json) {
         print(t);
@@ -146,7 +174,9 @@ class tuning_run {
     };
     graph::model_metric metric;
     if (evaluator_) {
-      metric = [this](const graph::model& m) { return (*evaluator_)(m); };
+      metric = [this](const graph::model& m) {
+        return &m == &model_ ? evaluator_->of_float_model() : (*evaluator_)(m);
+      };
     }
     graph::tuning_result r = graph::tune(model_, source_, metric, c_.tuning);
     if (c_.form == graph::inc::framework::qlinear_operators) {
@@ -155,10 +185,23 @@ class tuning_run {
     graph::write_onnx(r.best, a_.output);
     warn_of_nodes_in_float(r.not_run);
     report(r);
-    return interrupted != 0 ? 130 : 0;
+    return interrupted != 0 ? 128 + interrupted : 0;
   }
 
  private:
+  /// Adds a trial to the history. A file that cannot be written is no reason to lose the search.
+  void keep(const graph::tuning_trial& t, tuning_history& history) {
+    try {
+      history.add(t);
+    } catch (const detent::error& e) {
+      if (!warned_of_history_) {
+        std::fprintf(stderr, "detent: warning: the trials are not kept: %s\n",
+                     one_line(e.what()).c_str());
+      }
+      warned_of_history_ = true;
+    }
+  }
+
   void open_samples() {
     const bool from_file = a_.calibration.empty() && c_.calibration;
     if (from_file && !c_.calibration->dummy_shapes.empty()) {
@@ -191,7 +234,8 @@ class tuning_run {
       if (c_.evaluation_samples != 0) {
         evaluated_->limit(c_.evaluation_samples);
       }
-      evaluator_.emplace(model_, *evaluated_, labels, labelled, c_.metrics, c_.tuning.goal,
+      evaluator_.emplace(model_, c_.outputs.empty() ? std::string() : c_.outputs[0], *evaluated_,
+                         labels, labelled, c_.metrics, c_.tuning.goal,
                          c_.tuning.quantizer.executor);
       c_.tuning.goal = evaluator_->goal();
     }
@@ -206,11 +250,15 @@ class tuning_run {
             "quantization.calibration.dataloader in the configuration");
   }
 
-  /// Whether a search has to run models on samples beside the evaluation: to calibrate, to rank
-  /// nodes, or to measure time and memory.
+  /// Whether a search has to run models on samples beside the evaluation: to calibrate, to correct
+  /// biases, to rank nodes, or to measure time and memory.
   [[nodiscard]] bool needs_samples() const {
     const graph::tuning_options& t = c_.tuning;
-    return !t.quantizer.is_dynamic || t.timeout > 0.0 || graph::ranks_by_samples(t.strategy);
+    const bool corrects =
+        std::any_of(t.space.corrections.begin(), t.space.corrections.end(),
+                    [](graph::bias_correction c) { return c != graph::bias_correction::none; });
+    return !t.quantizer.is_dynamic || t.timeout > 0.0 || corrects ||
+           graph::ranks_by_samples(t.strategy);
   }
 
   [[nodiscard]] sample_set open(const std::vector<std::string>& texts, const char* option) const {
@@ -220,13 +268,12 @@ class tuning_run {
     return sample_set(model_, texts, options);
   }
 
-  /// What trials must have in common to be compared: model, data, metrics and form.
+  /// What trials must have in common to be compared: model, data, metrics, form, and the options
+  /// of quantization that no trial chooses.
   [[nodiscard]] std::string subject() const {
     fingerprint f;
     f.add(graph::read_file(a_.model));
-    if (model_.external_bytes != 0) {
-      f.add_constants(model_);  // the file only says where they are
-    }
+    f.add_constants(model_);  // they may be in other files
     for (std::size_t i = 0; i < evaluated_->size(); ++i) {
       f.add(evaluated_->batch(i, 1));
     }
@@ -236,14 +283,48 @@ class tuning_run {
       }
     }
     for (const graph::inc::metric& m : c_.metrics) {
-      f.add(evaluator::name(m) + (m.compare_label ? " label" : " float"));
+      f.add(evaluator::name(m) + (m.compare_label ? " label " : " float ") +
+            std::to_string(m.map_points) + " " + std::to_string(m.weight) + " " +
+            std::to_string(int{m.is_higher_better()}));
     }
+    f.add(c_.outputs.empty() ? std::string() : c_.outputs[0]);
+    f.add(std::to_string(int{c_.tuning.goal.drop == graph::drop_type::relative}));
     const std::string& labels = !a_.labels.empty() ? a_.labels
                                 : c_.evaluation    ? c_.evaluation->labels
                                                    : no_labels_;
     f.add(labels.empty() ? std::string() : graph::read_file(labels));
-    f.add(c_.tuning.quantizer.is_dynamic ? "dynamic" : "static");
+    add_options(f);
     return f.text();
+  }
+  void add_options(fingerprint& f) const {
+    const auto number = [&f](auto value) { f.add(std::to_string(static_cast<int>(value))); };
+    // Members without a value have a number that no value has.
+    const auto optional = [&number](const auto& value) {
+      number(value ? static_cast<int>(*value) : -1);
+    };
+    number(c_.form);
+    const graph::setting_quantizer_options& q = c_.tuning.quantizer;
+    number(q.is_dynamic);
+    number(q.weight_type);
+    number(q.activations.type);
+    number(q.activations.bits);
+    number(q.weights.bits);
+    number(q.weights.asymmetric);
+    number(q.weights.reduce_range);
+    number(q.scope.ignored.first_layer);
+    number(q.scope.ignored.last_layer);
+    for (const auto* rules : {&q.scope.operators.types, &q.scope.operators.names}) {
+      number(rules->size());
+      for (const graph::operator_rule& rule : *rules) {
+        const graph::operator_settings& s = rule.settings;
+        f.add(rule.pattern);
+        optional(s.quantize);
+        optional(s.per_channel);
+        optional(s.weight_bits);
+        optional(s.weight_scales);
+        f.add(s.method.value_or(""));
+      }
+    }
   }
 
   [[nodiscard]] static std::string in_folder(const std::string& path) {
@@ -272,6 +353,9 @@ class tuning_run {
     }
     if (t.setting.correction != graph::bias_correction::none) {
       setting += ", bias correction";
+    }
+    if (t.setting.symmetric_activations && !c_.tuning.quantizer.is_dynamic) {
+      setting += ", symmetric activations";
     }
     if (!t.setting.in_float.empty()) {
       setting += ", " + std::to_string(t.setting.in_float.size()) + " in float";
@@ -326,6 +410,7 @@ class tuning_run {
   std::optional<progress> bar_;
   graph::calibration_source source_;
   std::size_t printed_ = 0;
+  bool warned_of_history_ = false;
   const std::vector<std::string> none_;
   const std::string no_labels_;
 };
@@ -333,7 +418,8 @@ class tuning_run {
 }  // namespace
 
 int tune(const quantize_arguments& a) {
-  return graph::with_file_name(a.model, [&] { return tuning_run(a).run(); });
+  graph::model m = graph::read_onnx(a.model, a.read_limits());
+  return graph::with_file_name(a.model, [&] { return tuning_run(a, std::move(m)).run(); });
 }
 
 }  // namespace detent_cli

@@ -8,8 +8,9 @@
 namespace detent_cli {
 
 /// Carries out `detent quantize` with such a file: tunes if there are samples and a metric to
-/// evaluate with, else quantizes by the first setting. An interrupt (Ctrl-C) ends the search; the
-/// best model so far is written then, as it always is. Returns the exit code.
+/// evaluate with, else quantizes by the first setting. An interrupt (Ctrl-C) or SIGTERM ends the
+/// search; the best model so far is written then, as it always is. Returns the exit code: 0, or 128
+/// and the number of the signal.
 int tune(const quantize_arguments& a);
 
 }  // namespace detent_cli

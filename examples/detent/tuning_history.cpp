@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "tuning_history.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -87,26 +88,34 @@ json_object to_json(const tuning_trial& t) {
           {"is_best", t.is_best}};
 }
 
-std::vector<tuning_trial> tuning_history::read(const std::string& path) const {
+std::vector<tuning_trial> tuning_history::read(const std::string& path) {
   const std::string text = graph::read_file(path);
   std::vector<tuning_trial> trials;
   try {
     const json_object j = json_object::parse(text);
     detent::require(j.at("subject").get<std::string>() == subject_, error_kind::invalid_argument,
                     path,
-                    ": these trials were made with another model, other data or another "
-                    "metric");
+                    ": these trials were made with another model, other data, another metric or "
+                    "other options of quantization");
     for (const json_object& t : j.at("trials")) {
       trials.push_back(from_json(t));
     }
   } catch (const nlohmann::json::exception& e) {
     detent::raise(error_kind::bad_file, path + ": not a history of trials: " + e.what());
   }
+  trials_ = trials;
   return trials;
 }
 
 void tuning_history::add(const tuning_trial& t) {
-  trials_.push_back(t);
+  const auto known = std::find_if(trials_.begin(), trials_.end(), [&](const tuning_trial& other) {
+    return other.setting == t.setting;
+  });
+  if (known == trials_.end()) {
+    trials_.push_back(t);
+  } else {
+    *known = t;
+  }
   json_object j;
   j["subject"] = subject_;
   j["trials"] = json_object::array();

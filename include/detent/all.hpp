@@ -36,6 +36,7 @@
 #include <detent/rounding.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/simd.hpp>
+#include <detent/solvers/adam.hpp>
 #include <detent/solvers/adaround.hpp>
 #include <detent/solvers/awq.hpp>
 #include <detent/solvers/coordinate_descent.hpp>
@@ -47,6 +48,7 @@
 #include <detent/solvers/kl.hpp>
 #include <detent/solvers/lp_norm.hpp>
 #include <detent/solvers/lp_search.hpp>
+#include <detent/solvers/momentum_descent.hpp>
 #include <detent/solvers/parts.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/solvers/smooth_quant.hpp>

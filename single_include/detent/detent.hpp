@@ -40390,18 +40390,6 @@ DETENT_QUANTIZED_AVERAGE(std::int8_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_QUANTIZED_ELEMENTWISE_HPP
-// ---- detent/solvers/adaround.hpp ----
-// AdaRound: rounds each weight up or down, whichever is better for the layer's output. Learned by
-// gradients that are known in closed form.
-#ifndef DETENT_SOLVERS_ADAROUND_HPP
-#define DETENT_SOLVERS_ADAROUND_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 // ---- detent/solvers/adam.hpp ----
 // Adam: gradient descent in which each parameter has its own step size.
 #ifndef DETENT_SOLVERS_ADAM_HPP
@@ -40409,8 +40397,62 @@ DETENT_NAMESPACE_END
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
+
+// ---- detent/solvers/optimizer_checks.hpp ----
+// Checks of options and of saved states that the optimizers have in common.
+#ifndef DETENT_SOLVERS_OPTIMIZER_CHECKS_HPP
+#define DETENT_SOLVERS_OPTIMIZER_CHECKS_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Throws invalid_argument unless the rate is positive and finite.
+inline void require_learning_rate(double rate, const char* where) {
+  require(std::isfinite(rate) && rate > 0.0, error_kind::invalid_argument, where,
+          ": a learning rate of ", rate);
+}
+
+/// Throws invalid_argument unless the momentum is in [0, 1).
+inline void require_momentum(double momentum, const char* where) {
+  require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
+          ": a momentum of ", momentum, " is not in [0, 1)");
+}
+
+/// Throws invalid_argument unless the weight decay is at least 0 and finite.
+inline void require_weight_decay(double decay, const char* where) {
+  require(std::isfinite(decay) && decay >= 0.0, error_kind::invalid_argument, where,
+          ": a weight decay of ", decay);
+}
+
+/// Throws shape_mismatch unless parameters and gradients have `count` elements each.
+inline void require_parameters(std::size_t parameters, std::size_t gradients, std::size_t count,
+                               const char* where) {
+  require(parameters == count && gradients == count, error_kind::shape_mismatch, where, ": ",
+          parameters, " parameters and ", gradients, " gradients, not ", count);
+}
+
+/// Throws invalid_argument unless a saved state has `size` numbers, all of them finite.
+inline void require_saved_numbers(std::span<const double> state, std::size_t size,
+                                  const char* where) {
+  require(state.size() == size, error_kind::invalid_argument, where, ": a state of ", state.size(),
+          " numbers, not ", size);
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    require(std::isfinite(state[i]), error_kind::invalid_argument, where, ": number ", i,
+            " of the state is ", state[i]);
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_OPTIMIZER_CHECKS_HPP
 
 DETENT_NAMESPACE_BEGIN
 
@@ -40419,7 +40461,11 @@ struct adam_options {
   double learning_rate = 1e-3;     ///< step size, positive and finite
   double momentum = 0.9;           ///< weight of the past in the mean of gradients, in [0, 1)
   double square_momentum = 0.999;  ///< weight of the past in the mean of their squares, in [0, 1)
-  double epsilon = 1e-8;  ///< added to the divisor, so that steps stay finite without gradients
+  double epsilon = 1e-8;      ///< added to the divisor, so that steps stay finite without gradients
+  double weight_decay = 0.0;  ///< pull of the parameters towards 0, finite and not negative
+  /// True: the parameters themselves are scaled down (AdamW). False: weight_decay * x is added to
+  /// the gradient and passes through the moments, as in PyTorch's Adam.
+  bool decoupled = true;
 };
 
 namespace detail {
@@ -40428,6 +40474,12 @@ namespace detail {
 struct adam_moments {
   double mean = 0.0;
   double square = 0.0;
+};
+
+/// The powers momentum^t and square_momentum^t behind step t.
+struct adam_powers {
+  double mean = 1.0;
+  double square = 1.0;
 };
 
 /// Divisors that correct for moments that begin at zero: 1 - momentum^t and 1 - square_momentum^t
@@ -40441,14 +40493,17 @@ struct adam_corrections {
 class adam_clock {
  public:
   adam_corrections next(const adam_options& o) noexcept {
-    mean_power_ = rounded_product(mean_power_, o.momentum);
-    square_power_ = rounded_product(square_power_, o.square_momentum);
-    return {1.0 - mean_power_, 1.0 - square_power_};
+    powers_.mean = rounded_product(powers_.mean, o.momentum);
+    powers_.square = rounded_product(powers_.square, o.square_momentum);
+    return {1.0 - powers_.mean, 1.0 - powers_.square};
   }
 
+  /// The powers of the last step, from which set_powers() goes on.
+  [[nodiscard]] adam_powers powers() const noexcept { return powers_; }
+  void set_powers(adam_powers powers) noexcept { powers_ = powers; }
+
  private:
-  double mean_power_ = 1.0;
-  double square_power_ = 1.0;
+  adam_powers powers_;
 };
 
 /// What is to be subtracted from the parameter.
@@ -40461,11 +40516,6 @@ class adam_clock {
   return rounded_product(o.learning_rate, step);
 }
 
-inline void require_learning_rate(double rate, const char* where) {
-  require(std::isfinite(rate) && rate > 0.0, error_kind::invalid_argument, where,
-          ": a learning rate of ", rate);
-}
-
 }  // namespace detail
 
 /// Adam on a number of parameters that are learned together:
@@ -40474,21 +40524,24 @@ inline void require_learning_rate(double rate, const char* where) {
 ///     v  = square_momentum v + (1 - square_momentum) g^2
 ///     x -= learning_rate * (m / (1 - momentum^t)) / (sqrt(v / (1 - square_momentum^t)) + epsilon)
 ///
+/// With a weight decay that is decoupled (AdamW), x -= learning_rate * weight_decay * x comes
+/// before; with one that is not, g is the gradient plus weight_decay * x.
+///
 /// All of it is in double and has the same bits everywhere. Not thread-safe.
 ///
-/// Source: Kingma, Ba, Adam (2015).
+/// Sources: Kingma, Ba, Adam (2015); Loshchilov, Hutter, Decoupled weight decay regularization
+/// (2019), with the learning rate as a factor of the decay as in PyTorch.
 class adam {
  public:
   /// Prepares for `count` parameters. Throws invalid_argument unless the learning rate is positive
-  /// and finite, the momenta are in [0, 1), and epsilon is positive and finite.
+  /// and finite, the momenta are in [0, 1), epsilon is positive and finite, and the weight decay is
+  /// finite and not negative.
   explicit adam(std::size_t count, const adam_options& options = {})
       : options_(options), moments_(count) {
-    constexpr const char* where = "adam";
     detail::require_learning_rate(options.learning_rate, where);
-    for (const double momentum : {options.momentum, options.square_momentum}) {
-      require(momentum >= 0.0 && momentum < 1.0, error_kind::invalid_argument, where,
-              ": a momentum of ", momentum, " is not in [0, 1)");
-    }
+    detail::require_momentum(options.momentum, where);
+    detail::require_momentum(options.square_momentum, where);
+    detail::require_weight_decay(options.weight_decay, where);
     require(std::isfinite(options.epsilon) && options.epsilon > 0.0, error_kind::invalid_argument,
             where, ": an epsilon of ", options.epsilon);
   }
@@ -40497,18 +40550,67 @@ class adam {
   /// learning rate of `pace` times that of the options. Throws shape_mismatch unless both have as
   /// many elements as there are parameters.
   void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
-    require(x.size() == moments_.size() && gradient.size() == moments_.size(),
-            error_kind::shape_mismatch, "adam: ", x.size(), " parameters and ", gradient.size(),
-            " gradients, not ", moments_.size());
+    detail::require_parameters(x.size(), gradient.size(), moments_.size(), where);
     const detail::adam_corrections c = clock_.next(options_);
+    ++steps_;
+    const bool decays = options_.weight_decay > 0.0;
+    const double shrinkage = pace * options_.learning_rate * options_.weight_decay;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      x[i] -=
-          detail::rounded_product(pace, detail::adam_step(moments_[i], gradient[i], c, options_));
+      double slope = gradient[i];
+      if (decays && options_.decoupled) {
+        x[i] -= detail::rounded_product(shrinkage, x[i]);
+      } else if (decays) {
+        slope += detail::rounded_product(options_.weight_decay, x[i]);
+      }
+      x[i] -= detail::rounded_product(pace, detail::adam_step(moments_[i], slope, c, options_));
+    }
+  }
+
+  /// What the next steps depend on besides the options, to be saved: the number of steps, the
+  /// powers momentum^steps and square_momentum^steps, and the moments m and v of each parameter.
+  [[nodiscard]] std::vector<double> state() const {
+    const detail::adam_powers powers = clock_.powers();
+    std::vector<double> state{static_cast<double>(steps_), powers.mean, powers.square};
+    state.reserve(size_of_clock + 2 * moments_.size());
+    for (const detail::adam_moments& m : moments_) {
+      state.push_back(m.mean);
+      state.push_back(m.square);
+    }
+    return state;
+  }
+
+  /// Goes on from a state that state() gave for as many parameters: later steps have the bits that
+  /// they would have had without saving. Throws invalid_argument for another size, for values that
+  /// are not finite, and for values that no state has: a number of steps that is no integer from 0
+  /// to 2^53, powers that are not 1 before the first step or not in [0, 1) behind it, and negative
+  /// v. The object is unchanged then.
+  void set_state(std::span<const double> state) {
+    detail::require_saved_numbers(state, size_of_clock + 2 * moments_.size(), where);
+    const double steps = state[0];
+    require(steps >= 0.0 && steps <= 0x1p53 && steps == std::floor(steps),
+            error_kind::invalid_argument, where, ": a state after ", steps, " steps");
+    for (const double power : state.subspan(1, 2)) {
+      require(steps > 0.0 ? power >= 0.0 && power < 1.0 : power == 1.0,
+              error_kind::invalid_argument, where, ": a state with a power of ", power, " after ",
+              steps, " steps");
+    }
+    const std::span<const double> moments = state.subspan(size_of_clock);
+    for (std::size_t i = 0; i < moments_.size(); ++i) {
+      require(moments[2 * i + 1] >= 0.0, error_kind::invalid_argument, where,
+              ": a state with a mean of squares of ", moments[2 * i + 1], " for parameter ", i);
+    }
+    steps_ = static_cast<std::uint64_t>(steps);
+    clock_.set_powers({state[1], state[2]});
+    for (std::size_t i = 0; i < moments_.size(); ++i) {
+      moments_[i] = {moments[2 * i], moments[2 * i + 1]};
     }
   }
 
  private:
+  static constexpr const char* where = "adam";
+  static constexpr std::size_t size_of_clock = 3;  // of a saved state: steps and powers
   adam_options options_;
+  std::uint64_t steps_ = 0;
   detail::adam_clock clock_;
   std::vector<detail::adam_moments> moments_;
 };
@@ -40516,6 +40618,18 @@ class adam {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_ADAM_HPP
+// ---- detent/solvers/adaround.hpp ----
+// AdaRound: rounds each weight up or down, whichever is better for the layer's output. Learned by
+// gradients that are known in closed form.
+#ifndef DETENT_SOLVERS_ADAROUND_HPP
+#define DETENT_SOLVERS_ADAROUND_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 // ---- detent/solvers/gram.hpp ----
 // The Gram matrix G = X^T X of a layer's inputs X (samples x features). It gives the squared error
 // at the layer's output that replacing weights w by v costs: |X (w - v)|^2 = (w - v)^T G (w - v),
@@ -42725,6 +42839,91 @@ class hqq_group {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_HQQ_HPP
+// ---- detent/solvers/momentum_descent.hpp ----
+// Gradient descent with momentum, plain or Nesterov's.
+#ifndef DETENT_SOLVERS_MOMENTUM_DESCENT_HPP
+#define DETENT_SOLVERS_MOMENTUM_DESCENT_HPP
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Options of momentum_descent.
+struct momentum_descent_options {
+  double learning_rate = 1e-2;  ///< step size, positive and finite
+  double momentum = 0.9;        ///< weight of the past in the velocity, in [0, 1)
+  bool nesterov = false;        ///< looks ahead along the velocity; needs a momentum above 0
+  double weight_decay = 0.0;    ///< multiple of the parameters that is added to the gradient
+};
+
+/// Gradient descent with momentum on a number of parameters that are learned together:
+///
+///     g  = gradient + weight_decay x
+///     v  = momentum v + g                                v is 0 before the first step
+///     x -= learning_rate v                               plain
+///     x -= learning_rate (g + momentum v)                Nesterov
+///
+/// This is the definition of PyTorch's SGD without dampening, where the learning rate is no part of
+/// the velocity. All of it is in double and has the same bits everywhere. Not thread-safe.
+///
+/// Source: Sutskever, Martens, Dahl, Hinton, On the importance of initialization and momentum in
+/// deep learning (2013).
+class momentum_descent {
+ public:
+  /// Prepares for `count` parameters. Throws invalid_argument unless the learning rate is positive
+  /// and finite, the momentum is in [0, 1), and above 0 with `nesterov`, and the weight decay is
+  /// finite and not negative.
+  explicit momentum_descent(std::size_t count, const momentum_descent_options& options = {})
+      : options_(options), velocities_(count) {
+    detail::require_learning_rate(options.learning_rate, where);
+    detail::require_momentum(options.momentum, where);
+    detail::require_weight_decay(options.weight_decay, where);
+    require(!options.nesterov || options.momentum > 0.0, error_kind::invalid_argument, where,
+            ": nesterov with a momentum of 0");
+  }
+
+  /// Takes one step: updates the velocities from `gradient` and the parameters `x` in place, with a
+  /// learning rate of `pace` times that of the options. Throws shape_mismatch unless both have as
+  /// many elements as there are parameters.
+  void step(std::span<double> x, std::span<const double> gradient, double pace = 1.0) {
+    detail::require_parameters(x.size(), gradient.size(), velocities_.size(), where);
+    const double rate = pace * options_.learning_rate;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      double slope = gradient[i];
+      if (options_.weight_decay > 0.0) {
+        slope += detail::rounded_product(options_.weight_decay, x[i]);
+      }
+      velocities_[i] = detail::rounded_product(options_.momentum, velocities_[i]) + slope;
+      const double direction =
+          options_.nesterov ? slope + detail::rounded_product(options_.momentum, velocities_[i])
+                            : velocities_[i];
+      x[i] -= detail::rounded_product(rate, direction);
+    }
+  }
+
+  /// What the next steps depend on besides the options, to be saved: the velocities, one for each
+  /// parameter. (Steps are not counted, because they do not depend on their number.)
+  [[nodiscard]] std::vector<double> state() const { return velocities_; }
+
+  /// Goes on from a state that state() gave for as many parameters: later steps have the bits that
+  /// they would have had without saving. Throws invalid_argument for another size and for values
+  /// that are not finite; the object is unchanged then.
+  void set_state(std::span<const double> state) {
+    detail::require_saved_numbers(state, velocities_.size(), where);
+    velocities_.assign(state.begin(), state.end());
+  }
+
+ private:
+  static constexpr const char* where = "momentum_descent";
+  momentum_descent_options options_;
+  std::vector<double> velocities_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_MOMENTUM_DESCENT_HPP
 
 #if DETENT_WITH_EIGEN
 // ---- detent/solvers/eigen_views.hpp ----

@@ -86,12 +86,6 @@ def floats(name, values):
     return dims + field(2, 1) + field(8, name) + field(9, values.astype(np.float32).tobytes())
 
 
-def in_file(name, dims, location):
-    """A float constant whose elements are in a file beside the model."""
-    where = field(13, field(1, "location") + field(2, location))
-    return b"".join(field(1, d) for d in dims) + field(2, 1) + field(8, name) + where + field(14, 1)
-
-
 class CommandLine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -211,6 +205,21 @@ class CommandLine(unittest.TestCase):
             self.works("quantize", path, "-o", out, "--approach", "weight-only", "--weight-algorithm", algorithm, "--calib", data)
             self.assertEqual(operators()["com.microsoft.MatMulNBits"], 2)
         self.wrong_usage(["static", "--weights"], *self.quantize("--weights", "s8"))
+
+    def test_few_bits(self):
+        out = self.folder / "few.onnx"
+        for weights, activations in (("8", "8"), ("4", "8"), ("4", "4")):
+            self.works(*self.quantize("--method", "minmax", "--bits", weights, "--activation-bits", activations, output=out))
+            found = json.loads(self.works("inspect", out, "--json"))["operators"]
+            clips = sum(o["count"] for o in found if o["operator"] == "Clip")
+            self.assertEqual(clips > 4, activations != "8")
+            rates = json.loads(self.works(*self.evaluate("--json", model=out)))
+            self.assertGreater(rates["top1"], 98 if weights == "8" else 90, (weights, activations, rates))
+        self.wrong_usage(["--bits", "9"], *self.quantize("--bits", "9"))
+        self.wrong_usage(["--activation-bits", "1"], *self.quantize("--activation-bits", "1"))
+        self.wrong_usage(["qoperator", "--activation-bits"], *self.quantize("--activation-bits", "4", "--format", "qoperator"))
+        self.wrong_usage(["dynamic", "--activation-bits"], *self.quantize("--activation-bits", "4", "--approach", "dynamic"))
+        self.wrong_usage(["weight-only", "--bits"], *self.quantize("--bits", "3", "--approach", "weight-only"))
 
     def test_names_from_a_file_do_not_break_lines(self):
         path = self.write("odd.onnx", model([node("Fancy", ["x"], ["y"], "two\nlines \x1b[31mred")],
@@ -839,50 +848,140 @@ tuning:
         self.fails([MODEL, "history"], *self.tuned("--calib", CALIBRATION, **sections, out=self.folder / "no.onnx"))
         self.assertFalse((self.folder / "no.onnx").exists())
 
-    def test_neural_compressor_history_of_weights_in_other_files(self):
-        random = np.random.default_rng(7)
-        constant = node("Constant", [], ["w"], "w") + field(5, field(1, "value") + field(5, in_file("", (32, 32), "w.bin")) + field(20, 4))
-        path = self.write("model.onnx", model(
-            [constant, node("MatMul", ["x", "v"], ["a"]), node("Relu", ["a"], ["b"]), node("MatMul", ["b", "w"], ["y"])],
-            [value_info("x", "N", 32)], [value_info("y", "N", 32)], [in_file("v", (32, 32), "v.bin")]))
-        weights = {}
-        for name in ("v.bin", "w.bin"):
-            weights[name] = random.normal(size=(32, 32)).astype(np.float32)
-            (self.folder / name).write_bytes(weights[name].tobytes())
-        data = self.array("x.npy", random.normal(size=(20, 32)).astype(np.float32))
-        labels = self.array("y.npy", np.arange(20, dtype=np.int64))
-        work = self.folder / "work"
-        tuning = {"accuracy_criterion": {"absolute": 1.0}, "workspace": {"path": str(work)}}
-        evaluation = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}}
+    def perceptron(self, rows="N", outputs=(("y", 4),)):
+        """A model of x [rows, 8] with a product for each output, and its weights."""
+        random = np.random.default_rng(11)
+        weights = {n: random.normal(size=(8, k)).astype(np.float32) for n, k in outputs}
+        nodes = [node("MatMul", ["x", "w_" + n], [n], "to_" + n) for n, _ in outputs]
+        return weights, self.write("perceptron.onnx", model(
+            nodes, [value_info("x", rows, 8)], [value_info(n, rows, k) for n, k in outputs],
+            [floats("w_" + n, w) for n, w in weights.items()]))
 
-        def tuned():
-            return ["quantize", path, *self.tuned("--calib", data, evaluation=evaluation, tuning=tuning)[2:]]
+    def labelled_samples(self):
+        return (self.array("x.npy", np.random.default_rng(12).normal(size=(16, 8)).astype(np.float32)),
+                self.array("y.npy", np.arange(16, dtype=np.int64) % 4))
 
-        self.works(*tuned())
-        tuning["workspace"] = {"path": str(self.folder / "again"), "resume": str(work)}
-        self.works(*tuned())
-        for name, values in weights.items():
-            with self.subTest(name=name):
-                changed = values.copy()
-                changed[31, 31] += 1
-                (self.folder / name).write_bytes(changed.tobytes())
-                self.fails([work, "another model"], *tuned())
-                (self.folder / name).write_bytes(values.tobytes())
-                self.works(*tuned())
+    def tuned_model(self, path, *more, out="out.onnx", **sections):
+        return ["quantize", path, "-o", self.folder / out, *self.tuned(*more, **sections)[4:]]
+
+    def test_neural_compressor_history_of_something_else(self):
+        _, path = self.perceptron()
+        data, labels = self.labelled_samples()
+        first, again = self.folder / "out.onnx.history.json", self.folder / "again.onnx.history.json"
+
+        def tuned(goal, *more, resume=None, path=path, out="again.onnx", max_trials=2, **sections):
+            tuning = {"accuracy_criterion": {"absolute": goal}, "exit_policy": {"max_trials": max_trials}}
+            tuning.update({"workspace": {"resume": str(resume)}} if resume else {})
+            accuracy = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}}
+            return self.tuned_model(path, "--calib", data, *more, evaluation=accuracy, tuning=tuning, out=out, **sections)
+
+        def kept(path):
+            return len(json.loads(path.read_text())["trials"])
+
+        self.works(*tuned(1.0, out="out.onnx"))
+        # Whether another goal is met is not what the file says.
+        facts = json.loads(self.warns(["missed"], *tuned(-2.0, "--json", resume=first)))
+        self.assertEqual((facts["goal_met"], [t["meets_goal"] for t in facts["trials"]]), (False, [False, False]))
+        # Trials that a search does not come to stay in the file.
+        self.assertEqual(kept(again), 2)
+        self.works(*tuned(1.0, resume=again))
+        self.assertEqual(kept(again), 2)
+        for quantization in ({"model_wise": {"weight": {"bit": 3}}}, {"model_wise": {"activation": {"dtype": "int8"}}},
+                             {"op_wise": {"to_y": {"weight": {"dtype": "fp32"}}}},
+                             {"recipes": {"first_conv_or_matmul_quantization": False}}):
+            with self.subTest(quantization=quantization):
+                self.fails([first, "other options"], *tuned(1.0, resume=first, quantization=quantization))
+        # Weights in a file of their own.
+        entry = field(13, field(1, "location") + field(2, "w.bin"))
+        outside = self.write("outside.onnx", model(
+            [node("MatMul", ["x", "w"], ["y"])], [value_info("x", "N", 8)], [value_info("y", "N", 4)],
+            [field(1, 8) + field(1, 4) + field(2, 1) + field(8, "w") + entry + field(14, 1)]))
+        self.write("w.bin", np.ones((8, 4), np.float32).tobytes())
+        self.works(*tuned(1.0, path=outside, out="out.onnx"))
+        self.write("w.bin", np.full((8, 4), 2, np.float32).tobytes())
+        self.fails([first, "another model"], *tuned(1.0, path=outside, resume=first))
+
+    def test_neural_compressor_history_that_cannot_be_written(self):
+        _, path = self.perceptron()
+        data, labels = self.labelled_samples()
+        accuracy = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}}
+        tuning = {"accuracy_criterion": {"absolute": -2.0}, "exit_policy": {"max_trials": 3}}
+        (self.folder / "out.onnx.history.json").mkdir()
+        done = self.detent(*self.tuned_model(path, "--calib", data, evaluation=accuracy, tuning=tuning))
+        self.assertEqual((done.returncode, done.stderr.count("not kept")), (0, 1), done.stderr)
+        self.assertTrue((self.folder / "out.onnx").exists())
+        # The folder of the output is looked at before anything else.
+        arguments = self.tuned_model(path, "--calib", data, evaluation=accuracy, tuning=tuning, out="none/out.onnx")
+        self.assertNotIn("history", self.fails(["cannot write", "none/out.onnx"], *arguments))
+        missing = self.fails(["cannot open"], *self.tuned_model(self.folder / "missing.onnx"))
+        self.assertEqual(missing.count("missing.onnx"), 2, missing)
+
+    def test_neural_compressor_outputs_that_do_not_fit_the_metric(self):
+        weights, path = self.perceptron(outputs=(("y", 4), ("z", 3)))
+        data, _ = self.labelled_samples()
+        # The output that the file names.
+        labels = self.array("z.npy", (np.load(data) @ weights["z"]).argmax(1))
+        facts = json.loads(self.works(*self.tuned_model(
+            path, "--json", "--calib", data, model={"framework": "onnxrt_qdqops", "outputs": ["z"]},
+            evaluation={"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}},
+            tuning={"accuracy_criterion": {"absolute": 1.0}})))
+        self.assertEqual(facts["float_metric"], 1.0)
+        # Folders whose samples have several rows of scores, or other numbers of them.
+        _, rows = self.perceptron()
+        columns = self.write("columns.onnx", model([node("Abs", ["x"], ["y"])], [value_info("x", 1, "K")], [value_info("y", 1, "K")]))
+        for path, shapes, words in ((rows, [(3, 8)] * 4, ["3 rows"]), (columns, [(1, 4), (1, 6)], ["4 scores", "6 for sample 1"])):
+            folder = self.samples_in_folders(path.stem, [[np.ones(shape, np.float32)] for shape in shapes])
+            n = len(shapes)
+            for metric, labels in (("MSE", np.zeros((n, 4), np.float32)), ("MAE", np.zeros((n, 4), np.float32)),
+                                   ("mAP", np.zeros((n, 4), np.uint8)), ("Accuracy", np.zeros(n, np.int64))):
+                with self.subTest(path=path, metric=metric):
+                    dataset = self.dataset(folder, self.array("labels.npy", labels))
+                    self.fails(words, *self.tuned_model(path, out="no.onnx", evaluation={
+                        "accuracy": {"metric": {metric: {}}, "dataloader": dataset}}))
+
+    def test_neural_compressor_several_metrics_and_no_samples(self):
+        _, path = self.perceptron()
+        data, labels = self.labelled_samples()
+        absolute = {"accuracy_criterion": {"absolute": 1.0}}
+        for metrics in ({"MSE": {"compare_label": False}, "topk": 1}, {"topk": 1, "MSE": {"compare_label": False}}):
+            several = {"accuracy": {"multi_metrics": metrics, "dataloader": self.dataset(data, labels)}}
+            self.fails(["MSE", "is 0", "absolute"], *self.tuned_model(path, "--calib", data, evaluation=several, out="no.onnx"))
+            facts = json.loads(self.works(*self.tuned_model(path, "--json", "--calib", data, evaluation=several, tuning=absolute)))
+            self.assertTrue(-1 < facts["best"]["metric"] <= 0)
+        # A metric without a value is the one that is named.
+        unlabelled = {"accuracy": {"metric": {"F1": None}, "dataloader": self.dataset(data, None)}}
+        self.fails(["F1", "labels"], *self.tuned_model(path, "--calib", data, evaluation=unlabelled, out="no.onnx"))
+        # Dynamic quantization corrects biases with the samples of the evaluation.
+        accuracy = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(data, labels)}}
+        self.warns(["those of the evaluation"], *self.tuned_model(
+            path, model={"framework": "onnxrt_integerops"}, quantization={"recipes": {"fast_bias_correction": True}},
+            evaluation=accuracy, tuning=absolute))
+        # Random samples for a model that fixes the batch, of more and of fewer samples.
+        _, fixed = self.perceptron(rows=4)
+        for count in (10, 2):
+            dummy = {"calibration": {"dataloader": {"dataset": {"dummy": {"shape": [count, 8], "low": -1, "high": 1}}}}}
+            self.works(*self.tuned_model(fixed, quantization=dummy))
 
     def test_neural_compressor_interrupted(self):
         tuning = {"strategy": {"name": "random"}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 100000}}
         out = self.folder / "out.onnx"
         command = [options.detent, *map(str, self.tuned("--calib", CALIBRATION, evaluation=self.accuracy(), tuning=tuning))]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        lines = [process.stdout.readline() for _ in range(2)]  # two trials
-        process.send_signal(signal.SIGINT)
-        rest, said = process.communicate()
-        self.assertEqual(process.returncode, 130, said)
-        self.assertIn("cancelled", rest)
-        history = json.loads((self.folder / "out.onnx.history.json").read_text())
-        self.assertGreaterEqual(len(history["trials"]), len(lines))
-        self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 90.0)
+        # The last time, interrupts are ignored as nohup has it: they do not end the search.
+        for sent, ignored in ((signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGTERM, signal.SIGINT)):
+            with self.subTest(sent=sent, ignored=ignored):
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                           preexec_fn=lambda: ignored and signal.signal(ignored, signal.SIG_IGN))
+                lines = [process.stdout.readline() for _ in range(2)]  # two trials
+                if ignored:
+                    process.send_signal(ignored)
+                    lines += [process.stdout.readline() for _ in range(2)]
+                process.send_signal(sent)
+                rest, said = process.communicate()
+                self.assertEqual(process.returncode, 128 + sent, said)
+                self.assertIn("cancelled", rest)
+                history = json.loads((self.folder / "out.onnx.history.json").read_text())
+                self.assertGreaterEqual(len(history["trials"]), len(lines))
+                self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 90.0)
 
     def test_neural_compressor_operator_that_is_not_supported(self):
         random = np.random.default_rng(6)
@@ -1334,7 +1433,7 @@ tuning:
         self.wrong_usage(["--granularity"], *self.quantize("--granularity", "per-group"))
         for option, values in (("--approach", ["x"]), ("--format", ["onnx", "QDQ"]), ("--activations", ["u4"]),
                                ("--method", ["entropy", ""]), ("--percentile", ["0", "101"]),
-                               ("--bias-correction", ["some"]), ("--bits", ["3"]), ("--block-size", ["24"]),
+                               ("--bias-correction", ["some"]), ("--bits", ["1"]), ("--block-size", ["24"]),
                                ("--weight-algorithm", ["best"])):
             for value in values:
                 with self.subTest(option=option, value=value):
@@ -1343,7 +1442,7 @@ tuning:
         self.wrong_usage(["static", "integerops"], *self.quantize("--approach", "static", "--format", "integerops"))
         self.wrong_usage(["dynamic", "s8"], *self.quantize("--approach", "dynamic", "--activations", "s8"))
         self.wrong_usage(["--labels", "--report"], *self.quantize("--labels", LABELS))
-        for option in (["--bits", "8"], ["--block-size", "32"], ["--weight-algorithm", "hqq"]):
+        for option in (["--block-size", "32"], ["--weight-algorithm", "hqq"]):
             self.wrong_usage(["static", option[0]], *self.quantize(*option))
         self.wrong_usage(["overwrite"], *self.quantize("--report", self.folder / "out.onnx"))
         self.wrong_usage(["auto", "--bias-correction"], *self.quantize("--method", "auto", "--bias-correction", "full"))

@@ -493,6 +493,38 @@ TEST_CASE("dynamic: LSTM in one and two directions") {
   }
 }
 
+TEST_CASE("dynamic: rules for an LSTM of which only the last state is asked for") {
+  test::random_source r(275);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {2, 1, 3});
+  b.constant("w", random_floats(r, {1, 16, 3}, -0.5F, 0.5F));
+  b.constant("r", random_floats(r, {1, 16, 4}, -0.5F, 0.5F));
+  b.add("LSTM", {"x", "w", "r"}, {{"hidden_size", number(4)}});
+  graph::node& lstm = b.get().nodes.back();
+  lstm.outputs = {"", "h", "c"};
+  b.output("h");
+  b.output("c");
+  const auto left = [&](const graph::quantization_scope& scope) {
+    return count(graph::quantize_dynamic(b.get(), {.scope = scope}), "LSTM");
+  };
+  for (const char* name : {"recurrent", ""}) {
+    lstm.name = name;
+    const std::string known_as = lstm.name.empty() ? "h" : name;
+    INFO("known as ", known_as);
+    CHECK(left({}) == 0);
+    CHECK(left({.ignored = {.names = {known_as}}}) == 1);
+    CHECK(left({.ignored = {.types = {"LSTM"}}}) == 1);
+    CHECK(left({.operators = {.types = {{"LSTM", {.quantize = false}}}}}) == 1);
+    CHECK(left({.operators = {.names = {{known_as, {.quantize = false}}}}}) == 1);
+    // One scale for all weights of a direction, where the rule says so.
+    const graph::model q = graph::quantize_dynamic(
+        b.get(), {.scope = {.operators = {.types = {{"LSTM", {.per_channel = false}}}}}});
+    CHECK(q.initializers.at(q.nodes.at(0).inputs.at(8)).dims() == shape{1});
+  }
+  CHECK(lstm.label() == "LSTM node of 'h'");
+}
+
 TEST_CASE("dynamic: 7 bits, and scales of least squared error") {
   test::random_source r(260);
   INFO("seed ", r.seed());

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -78,7 +79,7 @@ TEST_CASE("inc: defaults of a static configuration") {
   CHECK(c.form == inc::framework::qdq);
   CHECK_FALSE(c.tuning.quantizer.is_dynamic);
   CHECK(c.tuning.space.samples == std::vector<std::size_t>{100});
-  CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl"});
+  CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl", "percentile"});
   CHECK(c.tuning.space.per_channel == std::vector<bool>{true, false});
   CHECK(c.tuning.space.symmetric_activations == std::vector<bool>{false});
   CHECK(c.tuning.space.corrections == std::vector<bias_correction>{bias_correction::none});
@@ -221,6 +222,91 @@ tuning:
   }
 }
 
+TEST_CASE("inc: metrics without a value") {
+  const std::string data = "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}";
+  for (const auto& [text, kind] :
+       {std::pair("F1: ", inc::metric_kind::f1), std::pair("ROC:", inc::metric_kind::roc),
+        std::pair("mAP: ~", inc::metric_kind::mean_average_precision),
+        std::pair("RMSE: null", inc::metric_kind::rmse),
+        std::pair("topk:", inc::metric_kind::top_k)}) {
+    INFO(text);
+    const inc::configuration c =
+        with("evaluation:\n  accuracy:\n    " + data + "\n    metric:\n      " + text);
+    REQUIRE(c.metrics.size() == 1);
+    CHECK(c.metrics[0].kind == kind);
+    CHECK(c.metrics[0].k == 1);
+  }
+  const inc::configuration several =
+      with("evaluation: {accuracy: {multi_metrics: {topk: , F1: , weight: , higher_is_better: }, " +
+           data + "}}");
+  CHECK(several.metrics.size() == 2);
+  const inc::configuration outputs = inc::parse_yaml(
+      "model: {framework: onnxrt_qdqops, outputs: [y, z]}\nevaluation: {accuracy: {metric: {F1: "
+      "}, " +
+          data + "}}",
+      "c.yaml");
+  REQUIRE(outputs.notes.size() == 1);
+  CHECK(outputs.notes[0].find("first one, 'y'") != std::string::npos);
+  fails({"BLEU", "Python"}, "evaluation: {accuracy: {metric: {BLEU: }}}");
+  fails({"metric", "names no metric"}, "evaluation: {accuracy: {metric: {}}}");
+  fails({"multi_metrics", "names no metric"},
+        "evaluation: {accuracy: {multi_metrics: {weight: [1]}}}");
+}
+
+TEST_CASE("inc: iteration counts batches") {
+  const auto samples = [](const std::string& iteration, const std::string& batch_size) {
+    return with("evaluation: {accuracy: {iteration: " + iteration + ", dataloader: {batch_size: " +
+                batch_size + ", dataset: {npy: {inputs: X.npy, labels: Y.npy}}}}}")
+        .evaluation_samples;
+  };
+  CHECK(samples("3", "20") == 60);
+  CHECK(samples("3", "1") == 3);
+  CHECK(samples("-1", "20") == 0);
+  CHECK(samples("9223372036854775807", "9223372036854775807") > std::size_t{1} << 60U);
+}
+
+TEST_CASE("inc: settings that have no effect are noted") {
+  const auto notes = [](const std::string& quantization, const char* framework) {
+    return with("quantization: {" + quantization + "}", framework).notes;
+  };
+  const auto noted = [&](std::initializer_list<std::string_view> words,
+                         const std::string& quantization, const char* framework = "onnxrt_qdqops") {
+    INFO(quantization);
+    const std::vector<std::string> all = notes(quantization, framework);
+    REQUIRE(all.size() == 1);
+    CHECK(all[0].find("c.yaml:2: ") == 0);
+    for (const std::string_view word : words) {
+      INFO(all[0]);
+      CHECK(all[0].find(word) != std::string::npos);
+    }
+  };
+  noted({"op_wise.a.activation.scheme"}, "op_wise: {a: {activation: {scheme: sym}}}");
+  noted({"op_wise.a.activation.dtype int8", "uint8"}, "op_wise: {a: {activation: {dtype: int8}}}");
+  noted({"optype_wise.Conv.weight.scheme"}, "optype_wise: {Conv: {weight: {scheme: asym}}}");
+  noted({"op_wise.a.weight.dtype uint8", "int8"}, "op_wise: {a: {weight: {dtype: uint8}}}");
+  noted({"op_wise.a.weight.algorithm", "first"},
+        "op_wise: {a: {weight: {algorithm: [exact-mse, minmax]}}}");
+  noted({"op_wise.a.weight.granularity", "first"},
+        "op_wise: {a: {weight: {granularity: [per_tensor, per_channel]}}}");
+  noted({"bf16"}, "op_wise: {a: {weight: {dtype: [int8, bf16]}}}");
+  noted({"activation.dtype: only uint8"}, "model_wise: {activation: {dtype: [uint8, int8]}}");
+  noted({"asym"}, "model_wise: {weight: {scheme: [sym, asym]}}");
+  noted({"beside asym"}, "model_wise: {weight: {scheme: [sym, asym]}}", "onnxrt_integerops");
+  // What is the same as for the whole model has nothing to note.
+  const std::string same =
+      "op_wise: {a: {activation: {scheme: sym, dtype: int8}, weight: {scheme: sym, dtype: int8}}}, "
+      "model_wise: {activation: {scheme: sym, dtype: [fp32, int8]}, weight: {dtype: [fp32, int8]}}";
+  CHECK(notes(same, "onnxrt_qdqops").empty());
+  CHECK(with("quantization: {" + same + "}").tuning.quantizer.activations.type ==
+        graph::element_type::s8);
+  fails({"c.yaml:2:", "op_wise has 'a' twice"},
+        "quantization: {op_wise: {a: {weight: {bit: 3}}, a: {weight: {bit: 4}}}}");
+  CHECK(with("tuning: {tensorboard: True, diagnosis: {}}").notes.size() == 2);
+  for (const std::string& note : with("tuning: {tensorboard: True, diagnosis: {}}").notes) {
+    CHECK(note.find("--report") == std::string::npos);
+  }
+}
+
 TEST_CASE("inc: what is wrong has a line and the nearest name") {
   fails({"c.yaml:2:", "'quantisation'", "'quantization'"}, "quantisation: {}");
   fails({"c.yaml:3:", "'aproach'", "'approach'"}, "quantization:\n  aproach: static");
@@ -270,11 +356,18 @@ TEST_CASE("inc: what is wrong has a line and the nearest name") {
         "evaluation: {accuracy: {multi_metrics: {topk: 1, F1: {}, weight: [1]}}}");
   fails({"true or false"}, "tuning: {exit_policy: {performance_only: maybe}}");
   fails({"pruning"}, "pruning: {approach: {}}");
+  fails({"c.yaml:3:", "'kld'", "'kl'"},
+        "quantization:\n  model_wise: {activation: {algorithm: 'minmax, kld'}}");
+  fails({"c.yaml:2:", "low", "float32"},
+        "quantization: {calibration: {dataloader: {dataset: {dummy: {shape: [2], low: -1e300}}}}}");
 }
 
 TEST_CASE("inc: the two kinds of configuration files are told apart") {
   CHECK(inc::is_configuration("model: {name: a}"));
   CHECK(inc::is_configuration("quantization: {approach: static}\n"));
+  CHECK(inc::is_configuration("tuning: {strategy: basic}"));
+  CHECK(inc::is_configuration("evaluation: {}"));
+  CHECK(inc::is_configuration("quantization:"));
   CHECK_FALSE(inc::is_configuration("approach: static"));
   CHECK_FALSE(inc::is_configuration("model: x.onnx"));
   CHECK_FALSE(inc::is_configuration(""));

@@ -101,6 +101,32 @@ TEST_CASE("limits: values out of range are errors that name the node") {
   fails("Attention", {head, head, head, ones({3, 2})}, "a mask of shape");
 }
 
+TEST_CASE("limits: scores of Attention without its result") {
+  for (const char* wanted : {"", "y"}) {
+    INFO("first output '", wanted, "'");
+    model_builder b(24);
+    b.constant("q", floats({1, 1, 1, 2}, {1, 2}));
+    b.constant("k", floats({1, 1, 3, 2}, {1, 0, 0, 1, 1, 1}));
+    b.constant("v", ones({1, 1, 3, 2}));
+    b.add("Attention", {"q", "k", "v"}, {{"scale", real(1.0F)}});
+    b.get().nodes[0].outputs = {wanted, "", "", "scores"};
+    b.output("scores");
+    CHECK(values_of<float>(graph::executor(b.get()).run({})[0]) == std::vector<float>{1, 2, 3});
+  }
+}
+
+TEST_CASE("limits: a NaN in the mask of Attention hides nothing") {
+  const tensor head = floats({1, 1, 2, 1}, {1, 1});
+  for (const std::vector<float>& mask :
+       {std::vector<float>{quiet_nan, quiet_nan},
+        std::vector<float>{quiet_nan, -std::numeric_limits<float>::infinity()},
+        std::vector<float>{0.0F, quiet_nan}}) {
+    const std::vector<float> y =
+        values_of<float>(result_of("Attention", {head, head, head, floats({1, 2}, mask)}));
+    CHECK(std::all_of(y.begin(), y.end(), [](float x) { return x != x; }));
+  }
+}
+
 TEST_CASE("limits: equations of Einsum that mean nothing") {
   const tensor x = ones({3, 4});
   const auto equation = [](const char* value) { return attributes{{"equation", text(value)}}; };
@@ -174,6 +200,41 @@ TEST_CASE("limits: shifts, remainders and caches worked out by hand") {
                                    {{"mode", text("circular")}})) == std::vector<float>{8, 1, 7});
 }
 
+TEST_CASE("limits: reductions of bool, and the depth of OneHot") {
+  const auto bools = [](const std::vector<std::uint8_t>& v) {
+    return make_tensor(element_type::boolean, {static_cast<std::int64_t>(v.size())}, v);
+  };
+  const tensor x = bools({0, 0, 1, 1});
+  const tensor updates = bools({0, 1, 0, 1});
+  const std::vector<std::uint8_t> any{0, 1, 1, 1};
+  const std::vector<std::uint8_t> both{0, 0, 0, 1};
+  for (const char* how : {"add", "mul", "max", "min"}) {
+    INFO(how);
+    const attributes a{{"reduction", text(how)}};
+    const std::string_view name = how;
+    const std::vector<std::uint8_t>& expected = name == "add" || name == "max" ? any : both;
+    CHECK(values_of<std::uint8_t>(
+              result_of("ScatterElements", {x, longs({4}, {0, 1, 2, 3}), updates}, a)) == expected);
+    CHECK(values_of<std::uint8_t>(
+              result_of("ScatterND", {x, longs({4, 1}, {0, 1, 2, 3}), updates}, a)) == expected);
+  }
+  fails("OneHot", {longs({1}, {0}), floats({1}, {quiet_nan}), ones({2})}, "the depth is NaN");
+}
+
+TEST_CASE("limits: Resize of integers rounds to nearest with antialias, toward zero without") {
+  const auto resized = [](const tensor& x, std::int64_t size, std::int64_t antialias) {
+    return result_of("Resize", {x, {}, {}, longs({1}, {size})},
+                     {{"mode", text("linear")}, {"antialias", number(antialias)}});
+  };
+  // In halves, antialias weighs the four elements around the middle with 1, 3, 3 and 1 eighths; at
+  // the edges the outermost element counts twice.
+  const tensor x = make_tensor(element_type::s8, {6}, std::vector<std::int8_t>{7, 7, 4, 2, -5, -7});
+  // 53/8, 20/8 and -41/8.
+  CHECK(values_of<std::int8_t>(resized(x, 3, 1)) == std::vector<std::int8_t>{7, 2, -5});
+  const tensor pairs = make_tensor(element_type::s8, {4}, std::vector<std::int8_t>{1, 2, -1, -2});
+  CHECK(values_of<std::int8_t>(resized(pairs, 2, 0)) == std::vector<std::int8_t>{1, -1});
+}
+
 TEST_CASE("limits: work that grows faster than the tensors") {
   graph::executor_options options;
   options.max_multiply_adds = 1'000'000;
@@ -203,6 +264,59 @@ TEST_CASE("limits: empty tensors of very long dimensions") {
                   {none, make_tensor(element_type::boolean, {1}, std::vector<std::uint8_t>{1})},
                   {{"axis", number(2)}})
             .dims() == shape{long_dim, 0, 1});
+}
+
+TEST_CASE("limits: nothing is looped over to make empty results") {
+  // Each of these would take years.
+  const std::int64_t huge = std::int64_t{1} << 30;
+  const tensor heads = ones({huge, huge, 0, 4});
+  CHECK(result_of("Attention", {heads, heads, heads}).dims() == heads.dims());
+  const tensor images = ones({huge, 0, 4, 4});
+  const attributes window{{"kernel_shape", list({2, 2})}};
+  for (const char* op : {"LpPool", "AveragePool", "MaxPool"}) {
+    INFO(op);
+    CHECK(result_of(op, {images}, window).dims() == shape{huge, 0, 3, 3});
+  }
+  // The kernel has 2^56 places and no channels.
+  const std::int64_t side = std::int64_t{1} << 28;
+  CHECK(values_of<float>(result_of("ConvTranspose", {ones({1, 0, 1, 1}), ones({0, 1, side, side})},
+                                   {{"pads", list({0, 0, side - 1, side - 1})}})) ==
+        std::vector<float>{0.0F});
+}
+
+TEST_CASE("limits: what inference computes has limits of its own") {
+  const auto knows = [](const std::string& op, const std::vector<tensor>& inputs,
+                        attributes a = {}) {
+    return graph::infer_shapes(model_of(op, inputs, std::move(a), 24)).count(op + "_0_out") != 0;
+  };
+  const tensor few = longs({1}, {3});
+  CHECK(knows("NonZero", {few}));
+  CHECK(knows("Unique", {few}));
+  // Slices without elements are sorted, too.
+  const tensor none = ones({std::int64_t{1} << 30, 0});
+  CHECK_FALSE(knows("Unique", {none}, {{"axis", number(0)}}));
+  graph::executor_options options;
+  options.max_multiply_adds = 1'000'000;
+  fails("Unique", {none}, "more than 1000000 multiply-adds", {{"axis", number(0)}}, options);
+  // 4000 boxes that do not overlap are compared 8 million times.
+  const std::int64_t count = 4000;
+  std::vector<float> corners;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto left = static_cast<float>(2 * i);
+    corners.insert(corners.end(), {left, 0.0F, left + 1.0F, 1.0F});
+  }
+  const auto boxes = [&](std::int64_t n) {
+    return floats({1, n, 4}, {corners.begin(), corners.begin() + 4 * n});
+  };
+  CHECK(knows("NonMaxSuppression", {boxes(20), ones({1, 1, 20}), few}));
+  CHECK_FALSE(knows("NonMaxSuppression", {boxes(count), ones({1, 1, count}), longs({1}, {5000})}));
+  // Constants of more than 4096 elements are not looked at.
+  CHECK(knows("NonZero", {ones({4096})}));
+  CHECK_FALSE(knows("NonZero", {ones({4097})}));
+  // Other errors are still errors.
+  check_graph_error(error_kind::bad_file, {"TopK_0", "k is 5"}, [&] {
+    static_cast<void>(knows("TopK", {ones({3}), longs({1}, {5})}));
+  });
 }
 
 TEST_CASE("limits: shapes that depend on elements stay open until the run") {

@@ -149,6 +149,22 @@ TEST_CASE("operator rules: who they speak of") {
   CHECK(graph::matching_settings(m, lenient).empty());
 }
 
+TEST_CASE("operator rules: names that are too long for patterns") {
+  model_builder b;
+  b.input("x", {1, 4});
+  b.output(b.add("Relu", {"x"}));
+  std::string& name = b.get().nodes[0].name;
+  operator_rules rules;
+  rules.names.push_back({"a.*", {.per_channel = false}});
+  name = std::string(1000, 'a');
+  CHECK(graph::matching_settings(b.get(), rules).size() == 1);
+  for (const std::size_t length : {std::size_t{1001}, std::size_t{300000}}) {
+    name = std::string(length, 'a');
+    check_graph_error(error_kind::unsupported, {std::to_string(length), "'aaaaaaaaaaaa", "...'"},
+                      [&] { static_cast<void>(graph::matching_settings(b.get(), rules)); });
+  }
+}
+
 TEST_CASE("operator rules: static quantization") {
   test::random_source r(602);
   INFO("seed ", r.seed());

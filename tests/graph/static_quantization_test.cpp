@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -214,6 +216,88 @@ TEST_CASE("static: int8 activations are uint8 ones moved by 128") {
   CHECK(snr(m, s8, samples) > 25.0);
 }
 
+TEST_CASE("static: activations of 2 to 8 bits") {
+  test::random_source r(501);
+  INFO("seed ", r.seed());
+  const graph::model m = network(r);
+  const auto samples = test::samples_of_x(r, {2, 3, 8, 8}, 3);
+  const auto source = test::samples_source(samples);
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    for (const bool symmetric : {false, true}) {
+      double before = -10.0;
+      for (const auto bits : std::initializer_list<std::size_t>{2, 3, 4, 6, 8}) {
+        INFO(graph::name(type), " symmetric ", symmetric, ", ", bits, " bits");
+        const graph::model q =
+            graph::static_quantization(
+                m, source, {.activations = {.type = type, .bits = bits, .symmetric = symmetric}})
+                .result;
+        const int levels = 1 << bits;
+        const int lowest = type == element_type::u8 ? 0 : -levels / 2;
+        const int highest = lowest + levels - 1;
+        std::set<std::string> codes;
+        for (const graph::node& n : q.nodes) {
+          if (n.is("QuantizeLinear")) {
+            codes.insert(n.outputs[0]);
+          }
+        }
+        REQUIRE(codes.size() > 4);
+        int least = 1000;
+        int most = -1000;
+        graph::executor simulated(q);
+        for (const auto& sample : samples) {
+          static_cast<void>(simulated.run(sample, [&](const std::string& name, const tensor& t) {
+            if (codes.count(name) == 0) {
+              return;
+            }
+            for (std::size_t i = 0; i < t.count(); ++i) {
+              const int code = type == element_type::u8 ? int{t.data<std::uint8_t>()[i]}
+                                                        : int{t.data<std::int8_t>()[i]};
+              least = (std::min)(least, code);
+              most = (std::max)(most, code);
+            }
+          }));
+        }
+        CHECK(least >= lowest);
+        CHECK(most == highest);
+        // Clamps join the integer layers, so that none is left behind them.
+        const graph::model lowered = graph::for_execution(q);
+        CHECK(test::count(lowered, "Clip") <= 1);  // before the input's QuantizeLinear
+        const double now = snr(m, lowered, samples);
+        CHECK(now > before + 2.0);
+        before = now;
+      }
+      CHECK(before > 25.0);
+    }
+  }
+  for (const std::size_t bits : {std::size_t{0}, std::size_t{1}, std::size_t{9}}) {
+    check_graph_error(error_kind::invalid_argument, {std::to_string(bits) + " bits", "2..8"}, [&] {
+      static_cast<void>(graph::static_quantization(m, source, {.activations = {.bits = bits}}));
+    });
+  }
+}
+
+TEST_CASE("static: several clamps behind a layer are one") {
+  test::random_source r(502);
+  model_builder b;
+  b.input("x", {1, 3, 4, 4});
+  const std::string w = b.constant("w", random_floats(r, {4, 3, 1, 1}, -1.0F, 1.0F));
+  std::string y = b.add("Conv", {"x", w});
+  y = b.add("Relu", {y});
+  y = b.add("Clip", {y, b.scalar("a", -1.0F), b.scalar("b", 0.75F)});
+  y = b.add("Clip", {y, b.scalar("c", 0.25F), ""});
+  y = b.add("Clip", {y, b.scalar("d", 2.0F), b.scalar("e", 3.0F)});  // no common range: stays
+  b.output(y);
+  const graph::model fused = graph::for_execution(b.get());
+  REQUIRE(fused.nodes.size() == 2);
+  CHECK(fused.nodes[0].get_float("lower", 9.0F) == 0.25F);
+  CHECK(fused.nodes[0].get_float("upper", 9.0F) == 0.75F);
+  CHECK(fused.nodes[1].is("Clip"));
+  const auto samples = test::samples_of_x(r, {1, 3, 4, 4}, 2);
+  for (const auto& sample : samples) {
+    CHECK(run(fused, sample) == run(b.get(), sample));
+  }
+}
+
 TEST_CASE("static: ranges stay within the bounds of a Clip") {
   // Twice the range of the values, on both sides.
   struct wide_observer {
@@ -321,9 +405,10 @@ TEST_CASE("static: what is said of one activation") {
   const std::string sum = named(plain.plan.float_model(), "sum").outputs[0];
   const std::string moved = named(plain.plan.float_model(), "pool").outputs[0];
   const auto with = [&](const std::string& value, const graph::activation_override& o,
-                        element_type type = element_type::u8) {
+                        element_type type = element_type::u8, std::size_t bits = 8) {
     graph::static_quantization_options options;
     options.activations.type = type;
+    options.activations.bits = bits;
     options.activations.overrides[value] = o;
     options.activations.observers.add("quarter_range", [](const detent::observer_options&) {
       return detent::any_observer(quarter_range_observer());
@@ -364,8 +449,8 @@ TEST_CASE("static: what is said of one activation") {
 
   const auto says = [&](error_kind kind, std::initializer_list<std::string_view> words,
                         const std::string& value, const graph::activation_override& o,
-                        element_type type = element_type::u8) {
-    check_graph_error(kind, words, [&] { static_cast<void>(with(value, o, type)); });
+                        element_type type = element_type::u8, std::size_t bits = 8) {
+    check_graph_error(kind, words, [&] { static_cast<void>(with(value, o, type, bits)); });
   };
   constexpr error_kind invalid = error_kind::invalid_argument;
   says(invalid, {"'nobody'", "not quantized"}, "nobody", {.params = own});
@@ -377,6 +462,13 @@ TEST_CASE("static: what is said of one activation") {
   says(invalid, {"'x'", "zero point 256"}, "x", {.params = detent::quant_params{0.1F, 256}});
   says(invalid, {"'x'", "zero point 128"}, "x", {.params = detent::quant_params{0.1F, 128}},
        element_type::s8);
+  says(invalid, {"'x'", "zero point 200"}, "x", {.params = detent::quant_params{0.1F, 200}},
+       element_type::u8, 4);
+  says(invalid, {"'x'", "zero point -9"}, "x", {.params = detent::quant_params{0.1F, -9}},
+       element_type::s8, 4);
+  CHECK(with("x", {.params = detent::quant_params{0.1F, -8}}, element_type::s8, 4)
+            .at("x")
+            .zero_point == -8);
   says(invalid, {"'x'"}, "x",
        {.range = detent::value_range{0.0F, std::numeric_limits<float>::infinity()}});
 }

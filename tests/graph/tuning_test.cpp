@@ -321,6 +321,36 @@ TEST_CASE("tuning: dynamic quantization, without samples") {
   }
 }
 
+TEST_CASE("tuning: ranges are collected only for the methods that trials use") {
+  task t(1012);
+  graph::tuning_options o = goal_of(tuning_strategy::basic, 0.5);
+  o.space.methods = {"minmax", "kl", "percentile"};
+  std::size_t passes = 0;
+  const graph::calibration_source counted = [source = t.source(), &passes] {
+    auto next = source();
+    passes += next ? 0U : 1U;
+    return next;
+  };
+  CHECK(graph::tune(t.m, counted, t.metric(), o).trials.size() == 1);
+  CHECK(passes == 1);
+  // Both trials with minmax share a pass, and both with kl another.
+  passes = 0;
+  o = goal_of(tuning_strategy::basic, -1.0);
+  o.space.methods = {"minmax", "kl", "percentile"};
+  o.max_trials = 2;
+  CHECK(graph::tune(t.m, counted, t.metric(), o).trials.size() == 2);
+  CHECK(passes == 1);
+  passes = 0;
+  o.max_trials = 4;
+  const graph::tuning_result both = graph::tune(t.m, counted, t.metric(), o);
+  CHECK(passes == 2);
+  // Ranges do not depend on which methods a search has.
+  o.space.methods = {"kl"};
+  const graph::tuning_result alone = graph::tune(t.m, t.source(), t.metric(), o);
+  CHECK(alone.trials[0].metric == both.trials[2].metric);
+  CHECK(alone.trials[1].metric == both.trials[3].metric);
+}
+
 TEST_CASE("tuning: objectives") {
   task t(1010);
   graph::tuning_options o = goal_of(tuning_strategy::exhaustive, 1.0);
@@ -359,6 +389,160 @@ TEST_CASE("tuning: the memory of a run, and the median of times") {
       graph::detail::latencies(b.get(), b.get(), x, 1, 3, {}, [&] { return now += 1.0; });
   CHECK(reference == 1.0);
   CHECK(own == 1.0);
+}
+
+TEST_CASE("tuning: conservative where nothing can be quantized, and a search without a trial") {
+  task t(1012);
+  graph::tuning_options o = goal_of(tuning_strategy::conservative, 0.5);
+  o.quantizer.scope.operators.types.push_back({.pattern = ".*", .settings = {.quantize = false}});
+  const graph::tuning_result r = graph::tune(t.m, t.source(), t.metric(), o);
+  CHECK(r.trials.size() == 1);
+  CHECK(test::count(r.best, "QuantizeLinear") == 0);
+  const graph::calibration_source source = t.source();
+  const graph::model_metric metric = t.metric();
+  graph::detail::tuning_search search(t.m, source, metric, o);
+  check_graph_error(error_kind::invalid_argument, {"no trial"},
+                    [&] { static_cast<void>(search.result()); });
+}
+
+TEST_CASE("tuning: metrics that are no numbers") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  using graph::detail::finite_values;
+  CHECK(finite_values({nan, 1.0, 3.0, infinity, -infinity}) ==
+        std::vector<double>{1.0, 1.0, 3.0, 3.0, 1.0});
+  CHECK(finite_values({nan, infinity}) == std::vector<double>{0.0, 0.0});
+  for (const tuning_strategy strategy : all_strategies) {
+    for (const bool always : {false, true}) {
+      INFO(std::string(graph::name(strategy)), " ", always);
+      task t(1013);
+      graph::tuning_options o = goal_of(strategy, -1.0);
+      o.max_trials = 8;
+      const graph::model_metric exact = t.metric();
+      const graph::tuning_result r = graph::tune(
+          t.m, t.source(),
+          [&](const graph::model& q) {
+            const double value = exact(q);
+            return always || t.calls == 2 ? nan : value;  // the first quantized model, or all
+          },
+          o);
+      CHECK(r.trials.size() >= 5);
+      CHECK(std::isnan(r.best_trial.metric) == always);
+    }
+  }
+}
+
+TEST_CASE("tuning: an earlier search had another goal and no objectives") {
+  task t(1014);
+  graph::tuning_options o = goal_of(tuning_strategy::exhaustive, 1.0);
+  o.max_trials = 6;
+  o.known = graph::tune(t.m, t.source(), t.metric(), o).trials;
+  REQUIRE(o.known.size() == 1);
+  CHECK(o.known[0].meets_goal);
+  // Nothing meets a goal that is better than the float model.
+  o.goal.max_drop = -1.0;
+  const graph::tuning_result missed = graph::tune(t.m, t.source(), t.metric(), o);
+  check_trials(missed, o);
+  CHECK(missed.trials.size() == 6);
+  // Objectives are measured where they were not.
+  o.goal.max_drop = 1.0;
+  o.timeout = 1000.0;
+  o.objectives = {{graph::tuning_objective::model_size, 1.0}};
+  t.calls = 0;
+  const graph::tuning_result resumed = graph::tune(t.m, t.source(), t.metric(), o);
+  CHECK(t.calls == resumed.trials.size());  // the float model, and all but the known one
+  for (const graph::tuning_trial& trial : resumed.trials) {
+    CHECK(trial.objective > 0.0);
+    CHECK(trial.objective >= resumed.best_trial.objective);
+  }
+}
+
+TEST_CASE("tuning: the last mark of a best trial is the result") {
+  for (const tuning_strategy strategy : all_strategies) {
+    for (const double noise : {0.5, 5e-4, -1.0}) {
+      INFO(std::string(graph::name(strategy)), " ", noise);
+      task t(1015);
+      graph::tuning_options o = goal_of(strategy, noise);
+      o.max_trials = 12;
+      o.space.per_channel = {true};
+      const graph::tuning_result r = graph::tune(t.m, t.source(), t.metric(), o);
+      graph::tuning_setting marked;
+      for (const graph::tuning_trial& trial : r.trials) {
+        marked = trial.is_best ? trial.setting : marked;
+      }
+      CHECK(marked == r.best_trial.setting);
+      CHECK(r.best_trial.is_best);
+    }
+  }
+}
+
+TEST_CASE("tuning: the metric as objective, whatever its sign") {
+  for (const double offset : {-1.0, 0.0, 1.0}) {
+    for (const bool higher_is_better : {true, false}) {
+      INFO(offset, " ", higher_is_better);
+      task t(1016);
+      graph::tuning_options o = goal_of(tuning_strategy::random, 1.0);
+      o.goal.higher_is_better = higher_is_better;
+      o.max_trials = 6;
+      o.timeout = 1000.0;
+      o.objectives = {{graph::tuning_objective::metric, 1.0}};
+      const graph::tuning_result r = graph::tune(
+          t.m, t.source(),
+          [&](const graph::model& q) {
+            const double noise = t.judge.noise_to_signal(q);
+            return offset + (higher_is_better ? -noise : noise);
+          },
+          o);
+      for (const graph::tuning_trial& trial : r.trials) {
+        CHECK_FALSE(o.goal.is_better(trial.metric, r.best_trial.metric));
+      }
+    }
+  }
+}
+
+TEST_CASE("tuning: a search that is cancelled while nodes are ranked") {
+  for (const tuning_strategy strategy :
+       {tuning_strategy::mse, tuning_strategy::mse_v2, tuning_strategy::hawq_v2}) {
+    INFO(std::string(graph::name(strategy)));
+    task t(1017);
+    graph::tuning_options o = goal_of(strategy, -1.0);
+    o.space.per_channel = {true};
+    std::size_t asked = 0;
+    o.cancelled = [&] { return ++asked > 2; };
+    const graph::tuning_result r = graph::tune(t.m, t.source(), t.metric(), o);
+    CHECK(r.end == graph::tuning_end::cancelled);
+    CHECK(r.trials.size() == 1);
+  }
+}
+
+TEST_CASE("tuning: nodes are ranked by their own results") {
+  // The model has values of its own whose names look like those of quantized results.
+  const auto made = [](float first, float second) {
+    model_builder b;
+    b.input("x", {1, 4});
+    b.constant("c", floats({1}, {first}));
+    b.constant("d", floats({1}, {second}));
+    graph::model m = b.get();
+    const auto add = [&](const char* type, std::vector<std::string> inputs, const char* output) {
+      graph::node n;
+      n.op_type = type;
+      n.inputs = std::move(inputs);
+      n.outputs = {output};
+      m.nodes.push_back(std::move(n));
+    };
+    add("Neg", {"x"}, "a");
+    add("Mul", {"a", "c"}, "a_float");
+    add("Mul", {"a_float", "c"}, "a_floating");
+    add("Mul", {"x", "d"}, "b");
+    add("Add", {"a_floating", "b"}, "y");
+    m.outputs.push_back(m.inputs[0]);
+    m.outputs[0].name = "y";
+    return m;
+  };
+  const std::vector<sample> samples = {{{"x", floats({1, 4}, {1.0F, 2.0F, 3.0F, 4.0F})}}};
+  CHECK(graph::detail::rank_by_results(made(1.0F, 1.0F), made(2.0F, 1.125F), {"a", "b"},
+                                       samples_source(samples),
+                                       {}) == std::vector<std::string>{"b", "a"});
 }
 
 TEST_CASE("tuning: errors") {

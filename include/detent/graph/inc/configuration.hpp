@@ -30,7 +30,8 @@ enum class framework : std::uint8_t {
 struct dataset {
   /// Files or a folder as sample_set takes them, of the dataset type `npy`.
   std::vector<std::string> inputs = {};
-  std::string labels = {};  ///< .npy file with a label for each sample; may be empty.
+  std::string labels = {};     ///< .npy file with a label for each sample; may be empty.
+  std::size_t batch_size = 1;  ///< dataloader.batch_size, which counts only for `iteration`.
   /// Dataset types `dummy` and `dummy_v2`: the shapes of the inputs, with the samples as first
   /// axis, and the range of the uniform random values. Empty for files.
   std::vector<shape> dummy_shapes = {};
@@ -70,16 +71,18 @@ struct metric {
 
 /// What a configuration file says.
 struct configuration {
-  std::string model_name = {};              ///< model.name
-  framework form = framework::qdq;          ///< model.framework
-  std::vector<std::string> inputs = {};     ///< model.inputs; empty: any
-  std::vector<std::string> outputs = {};    ///< model.outputs; empty: any
+  std::string model_name = {};           ///< model.name
+  framework form = framework::qdq;       ///< model.framework
+  std::vector<std::string> inputs = {};  ///< model.inputs; empty: any
+  /// model.outputs; empty: any. Metrics are computed from the first one.
+  std::vector<std::string> outputs = {};
   std::optional<dataset> calibration = {};  ///< quantization.calibration.dataloader
   std::optional<dataset> evaluation = {};   ///< evaluation.accuracy.dataloader
   std::vector<metric> metrics = {};         ///< metric or multi_metrics; may be empty
-  std::size_t evaluation_samples = 0;       ///< evaluation.accuracy.iteration; 0: all
-  std::string workspace = {};               ///< tuning.workspace.path; may be empty
-  std::string resume = {};                  ///< tuning.workspace.resume; may be empty
+  /// evaluation.accuracy.iteration times the batch size of its dataloader; 0: all samples.
+  std::size_t evaluation_samples = 0;
+  std::string workspace = {};  ///< tuning.workspace.path; may be empty
+  std::string resume = {};     ///< tuning.workspace.resume; may be empty
   /// Everything else, as tune() takes it.
   tuning_options tuning = {};
   /// Keys that have no effect here, each with its place in the file and the reason.

@@ -234,10 +234,13 @@ class yaml_reader : public evaluation_reader {
                                                 {"fp32", "fp32"},
                                                 {"bf16", "bf16"},
                                                 {"fp16", "fp16"}});
-                std::erase_if(s.types,
-                              [](const std::string& t) { return t == "bf16" || t == "fp16"; });
+                const std::size_t other = std::erase_if(
+                    s.types, [](const std::string& t) { return t == "bf16" || t == "fp16"; });
                 if (s.types.empty()) {
                   refuse(v, what + ".dtype: there are int8, uint8 and fp32 here, not bf16 or fp16");
+                }
+                if (other != 0) {
+                  note(v, what + ".dtype: bf16 and fp16 have no effect");
                 }
               }},
              {"compute_dtype", ignored("")},
@@ -297,11 +300,11 @@ class yaml_reader : public evaluation_reader {
     if (!map.IsMap()) {
       refuse(map, "quantization." + what + " is not a map of patterns to settings");
     }
-    for (const auto& entry : map) {
+    entries(map, "quantization." + what, [&](const YAML::Node& key, const YAML::Node& value) {
       operator_rule rule;
-      rule.pattern = text(entry.first, "a pattern");
+      rule.pattern = key.Scalar();
       const std::string place = "quantization." + what + "." + rule.pattern;
-      section(entry.second, place,
+      section(value, place,
               {{"weight",
                 [&](const auto& v) {
                   const tensor_settings s = read_tensor(v, place + ".weight", true);
@@ -313,6 +316,7 @@ class yaml_reader : public evaluation_reader {
                     rule.settings.weight_scales = scale_of(s.algorithms[0]);
                   }
                   leave_float(s, rule);
+                  single_.push_back({v, place + ".weight", s, true});
                 }},
                {"activation", [&](const auto& v) {
                   const tensor_settings s = read_tensor(v, place + ".activation", false);
@@ -320,8 +324,48 @@ class yaml_reader : public evaluation_reader {
                     rule.settings.method = s.algorithms[0];
                   }
                   leave_float(s, rule);
+                  single_.push_back({v, place + ".activation", s, false});
                 }}});
       rules.push_back(std::move(rule));
+    });
+  }
+  /// The settings of a single operator that were read.
+  struct single_settings {
+    YAML::Node at;
+    std::string place;
+    tensor_settings settings;
+    bool is_weight;
+  };
+  /// Notes what of the settings of single operators has no effect: all but the first of a list, and
+  /// types and schemes that differ from those of the whole model. To be called after complete() has
+  /// set these.
+  void note_single_settings() {
+    const setting_quantizer_options& q = c_.tuning.quantizer;
+    for (const single_settings& one : single_) {
+      const tensor_settings& s = one.settings;
+      const auto first_only = [&](const char* key, std::size_t size) {
+        if (size > 1) {
+          note(one.at, one.place + "." + key +
+                           ": only the first entry has an effect: settings of single operators "
+                           "are not varied");
+        }
+      };
+      first_only("granularity", s.per_channel.size());
+      first_only("algorithm", s.algorithms.size());
+      first_only("dtype", s.types.size());
+      first_only("scheme", s.symmetric.size());
+      const element_type weight_type = q.is_dynamic ? q.weight_type : element_type::s8;
+      const std::string type = name(one.is_weight ? weight_type : q.activations.type);
+      if (!s.types.empty() && s.types[0] != "fp32" && s.types[0] != type) {
+        note(one.at, one.place + ".dtype " + s.types[0] + " has no effect: all " +
+                         (one.is_weight ? "weights are " : "activations are ") + type);
+      }
+      const std::vector<bool> symmetric = one.is_weight  ? std::vector<bool>{!q.weights.asymmetric}
+                                          : q.is_dynamic ? std::vector<bool>{false}
+                                                         : c_.tuning.space.symmetric_activations;
+      if (!s.symmetric.empty() && symmetric != std::vector<bool>{s.symmetric[0]}) {
+        note(one.at, one.place + ".scheme has no effect: the scheme is one for the whole model");
+      }
     }
   }
   static void leave_float(const tensor_settings& s, operator_rule& rule) {
@@ -390,10 +434,10 @@ class yaml_reader : public evaluation_reader {
          {"tensorboard",
           [this](const auto& v) {
             if (boolean(v, "tuning.tensorboard")) {
-              note(v, "tuning.tensorboard has no effect; --report writes a page");
+              note(v, "tuning.tensorboard has no effect");
             }
           }},
-         {"diagnosis", ignored("tuning.diagnosis has no effect; --report shows each layer")},
+         {"diagnosis", ignored("tuning.diagnosis has no effect")},
          {"workspace", [this](const auto& v) {
             section(
                 v, "tuning.workspace",
@@ -490,9 +534,9 @@ class yaml_reader : public evaluation_reader {
       t.space.samples = {0};  // nothing is calibrated
     }
     t.space.per_channel = some(weight_.per_channel, std::vector<bool>{true, false});
-    t.space.methods = is_dynamic
-                          ? std::vector<std::string>{"minmax"}
-                          : some(activation_.algorithms, std::vector<std::string>{"minmax", "kl"});
+    t.space.methods = is_dynamic ? std::vector<std::string>{"minmax"}
+                                 : some(activation_.algorithms,
+                                        std::vector<std::string>{"minmax", "kl", "percentile"});
     t.space.symmetric_activations = {false};
     if (!activation_.symmetric.empty() && !is_dynamic) {
       t.space.symmetric_activations = activation_.symmetric;
@@ -506,10 +550,7 @@ class yaml_reader : public evaluation_reader {
     if (is_dynamic && weight_.algorithms.empty()) {
       t.space.weights = {weight_scale::exact_mse, weight_scale::absmax};
     }
-    t.space.corrections =
-        some(corrections_, is_dynamic || corrections_.empty()
-                               ? std::vector<bias_correction>{bias_correction::none}
-                               : corrections_);
+    t.space.corrections = some(corrections_, std::vector<bias_correction>{bias_correction::none});
     if (weight_.bits) {
       t.quantizer.weights.bits = *weight_.bits;
     }
@@ -517,22 +558,39 @@ class yaml_reader : public evaluation_reader {
       const bool any_asymmetric = std::find(weight_.symmetric.begin(), weight_.symmetric.end(),
                                             false) != weight_.symmetric.end();
       t.quantizer.weights.asymmetric = any_asymmetric && is_dynamic;
-      if (any_asymmetric && !is_dynamic && weight_.symmetric.size() == 1) {
+      if (any_asymmetric && !is_dynamic) {
         note(weight_at_, "weight.scheme asym has no effect: static weights are sym");
+      } else if (any_asymmetric && weight_.symmetric.size() > 1) {
+        note(weight_at_,
+             "weight.scheme sym has no effect beside asym: schemes of weights are not "
+             "varied");
       }
     }
-    const auto first_type = [](const tensor_settings& s) {
+    // Nodes may stay in float in any case, so that fp32 beside another type says nothing new.
+    const auto first_type = [this](tensor_settings& s, const YAML::Node& at, const char* what) {
+      std::erase(s.types, "fp32");
+      if (s.types.size() > 1) {
+        note(at, std::string(what) + ".dtype: only " + s.types[0] +
+                     " has an effect: types are not varied");
+      }
       return s.types.empty() ? std::string() : s.types[0];
     };
-    if (is_dynamic && first_type(weight_) == "int8") {
+    const std::string weight_type = first_type(weight_, weight_at_, "weight");
+    const std::string activation_type = first_type(activation_, activation_at_, "activation");
+    if (is_dynamic && weight_type == "int8") {
       t.quantizer.weight_type = element_type::s8;
-    } else if (!is_dynamic && first_type(weight_) == "uint8") {
+    } else if (!is_dynamic && weight_type == "uint8") {
       note(weight_at_, "weight.dtype uint8 has no effect: static weights are int8");
     }
-    if (!is_dynamic && first_type(activation_) == "int8") {
+    if (!is_dynamic && activation_type == "int8") {
       t.quantizer.activations.type = element_type::s8;
-    } else if (is_dynamic && first_type(activation_) == "int8") {
+    } else if (is_dynamic && activation_type == "int8") {
       note(activation_at_, "activation.dtype int8 has no effect: DynamicQuantizeLinear is uint8");
+    }
+    note_single_settings();
+    if (c_.outputs.size() > 1 && !c_.metrics.empty()) {
+      note(root["model"],
+           "model.outputs: metrics are computed from the first one, '" + c_.outputs[0] + "'");
     }
     if (c_.metrics.size() == 1) {
       t.goal.higher_is_better = higher_is_better_.value_or(c_.metrics[0].is_higher_better());
@@ -554,6 +612,7 @@ class yaml_reader : public evaluation_reader {
   YAML::Node approach_at_;
   tensor_settings weight_;
   tensor_settings activation_;
+  std::vector<single_settings> single_;
   YAML::Node weight_at_;
   YAML::Node activation_at_;
   std::vector<bias_correction> corrections_;
@@ -572,12 +631,16 @@ class yaml_reader : public evaluation_reader {
 }
 
 /// Whether a YAML text has the form of Neural Compressor's configuration files: a map with a key
-/// `model` or `quantization` whose value is a map. Text that is not YAML has not.
+/// `model`, `quantization`, `evaluation` or `tuning` that has no value or a map as value. Text that
+/// is not YAML has not.
 [[nodiscard]] inline bool is_configuration(const std::string& text) {
   try {
     const YAML::Node root = YAML::Load(text);
-    const auto is_map = [&](const char* key) { return root[key].IsDefined() && root[key].IsMap(); };
-    return root.IsMap() && (is_map("model") || is_map("quantization"));
+    const auto is_section = [&](const char* key) {
+      return root[key].IsDefined() && (root[key].IsMap() || root[key].IsNull());
+    };
+    return root.IsMap() && (is_section("model") || is_section("quantization") ||
+                            is_section("evaluation") || is_section("tuning"));
   } catch (const YAML::Exception&) {
     return false;
   }

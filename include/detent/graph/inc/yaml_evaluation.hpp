@@ -3,8 +3,11 @@
 #ifndef DETENT_GRAPH_INC_YAML_EVALUATION_HPP
 #define DETENT_GRAPH_INC_YAML_EVALUATION_HPP
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,10 +31,10 @@ class evaluation_reader : public yaml_values {
 
   [[nodiscard]] dataset read_dataloader(const YAML::Node& map, const std::string& what) {
     std::optional<dataset> d;
+    std::size_t batch_size = 1;
     section(map, what,
             {{"dataset", [&](const auto& v) { d = read_dataset(v, what + ".dataset"); }},
-             {"batch_size",
-              [&](const auto& v) { static_cast<void>(count(v, what + ".batch_size", 1)); }},
+             {"batch_size", [&](const auto& v) { batch_size = count(v, what + ".batch_size", 1); }},
              {"last_batch", ignored("")},
              {"filter", not_here(what + ".filter: choose the samples when the file is written")},
              {"transform",
@@ -46,6 +49,7 @@ class evaluation_reader : public yaml_values {
     if (!d) {
       refuse(map, what + " has no dataset; write dataset: {npy: {inputs: X.npy}}");
     }
+    d->batch_size = batch_size;
     return *d;
   }
 
@@ -97,6 +101,14 @@ class evaluation_reader : public yaml_values {
     return all;
   }
 
+  [[nodiscard]] float float_number(const YAML::Node& value, const std::string& key) const {
+    const double n = number(value, key);
+    if (std::fabs(n) > static_cast<double>((std::numeric_limits<float>::max)())) {
+      refuse(value, key + ": expected a number in the range of float32, not " + text(value, key));
+    }
+    return static_cast<float>(n);
+  }
+
   void read_dummy(const YAML::Node& map, const std::string& what, bool with_samples, dataset& d) {
     section(map, what,
             {{with_samples ? "shape" : "input_shape",
@@ -108,8 +120,8 @@ class evaluation_reader : public yaml_values {
                   }
                 }
               }},
-             {"low", [&](const auto& v) { d.dummy_low = static_cast<float>(number(v, "low")); }},
-             {"high", [&](const auto& v) { d.dummy_high = static_cast<float>(number(v, "high")); }},
+             {"low", [&](const auto& v) { d.dummy_low = float_number(v, what + ".low"); }},
+             {"high", [&](const auto& v) { d.dummy_high = float_number(v, what + ".high"); }},
              {"dtype", ignored("")},
              {"label", ignored(what + ".label has no effect: random samples have no labels")},
              {"label_shape", ignored("")}});
@@ -154,10 +166,11 @@ class evaluation_reader : public yaml_values {
         {{"metric",
           [this](const auto& v) {
             require_one_kind(v);
-            section(v, "evaluation.accuracy.metric", metric_keys());
+            section(v, "evaluation.accuracy.metric", metric_keys(), true);
             if (c_.metrics.size() > 1) {
               refuse(v, "evaluation.accuracy.metric has several metrics; multi_metrics takes them");
             }
+            require_some(v, "evaluation.accuracy.metric");
           }},
          {"multi_metrics",
           [this](const auto& v) {
@@ -166,6 +179,9 @@ class evaluation_reader : public yaml_values {
             std::vector<bool> higher;
             keys known = metric_keys();
             known.emplace_back("weight", [&](const YAML::Node& w) {
+              if (w.IsNull()) {
+                return;
+              }
               for (const YAML::Node& one : list(w, "weight")) {
                 weights.push_back(number(one, "weight"));
                 if (!(weights.back() > 0.0)) {
@@ -174,11 +190,15 @@ class evaluation_reader : public yaml_values {
               }
             });
             known.emplace_back("higher_is_better", [&](const YAML::Node& w) {
+              if (w.IsNull()) {
+                return;
+              }
               for (const YAML::Node& one : list(w, "higher_is_better")) {
                 higher.push_back(boolean(one, "higher_is_better"));
               }
             });
-            section(v, "evaluation.accuracy.multi_metrics", known);
+            section(v, "evaluation.accuracy.multi_metrics", known, true);
+            require_some(v, "evaluation.accuracy.multi_metrics");
             const std::size_t n = c_.metrics.size();
             if ((!weights.empty() && weights.size() != n) ||
                 (!higher.empty() && higher.size() != n)) {
@@ -204,6 +224,16 @@ class evaluation_reader : public yaml_values {
           }},
          {"configs", ignored("evaluation.accuracy.configs has no effect")},
          {"postprocess", not_here("evaluation.accuracy.postprocess needs Python")}});
+    if (c_.evaluation && c_.evaluation->batch_size != 1) {
+      const std::size_t most =
+          (std::numeric_limits<std::size_t>::max)() / c_.evaluation->batch_size;
+      c_.evaluation_samples = (std::min)(c_.evaluation_samples, most) * c_.evaluation->batch_size;
+    }
+  }
+  void require_some(const YAML::Node& at, const std::string& what) const {
+    if (c_.metrics.empty()) {
+      refuse(at, what + " names no metric");
+    }
   }
   void require_one_kind(const YAML::Node& at) const {
     if (!c_.metrics.empty()) {
@@ -229,7 +259,10 @@ class evaluation_reader : public yaml_values {
       };
     };
     keys known = {
-        {"topk", [this, add](const auto& v) { add(metric_kind::top_k)->k = count(v, "topk", 1); }},
+        {"topk",
+         [this, add](const auto& v) {
+           add(metric_kind::top_k)->k = v.IsNull() ? 1 : count(v, "topk", 1);
+         }},
         {"Accuracy", [add](const auto&) { add(metric_kind::top_k); }},
         {"F1", [add](const auto&) { add(metric_kind::f1); }},
         {"ROC", [add](const auto&) { add(metric_kind::roc); }},

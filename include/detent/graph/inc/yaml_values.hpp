@@ -63,9 +63,11 @@ class yaml_values {
   /// The keys that a section may have, each with its reader.
   using keys = std::vector<std::pair<const char*, reader>>;
 
-  /// FILE:LINE of a mark, or FILE where there is none.
+  /// FILE:LINE of a mark. A part of a text "a, b, c" has none: the mark of the text that list() has
+  /// last divided stands for it. FILE if there is no such text.
   [[nodiscard]] std::string where(const YAML::Mark& mark) const {
-    return mark.is_null() ? name_ : name_ + ":" + std::to_string(mark.line + 1);
+    const YAML::Mark& known = mark.is_null() ? divided_at_ : mark;
+    return known.is_null() ? name_ : name_ + ":" + std::to_string(known.line + 1);
   }
   /// Throws invalid_argument: FILE:LINE and the message.
   [[noreturn]] void refuse(const YAML::Node& at, const std::string& message) const {
@@ -113,8 +115,10 @@ class yaml_values {
     }
   }
 
-  /// Reads the entries of a map whose keys are known. An entry without a value is skipped.
-  void section(const YAML::Node& map, const std::string& what, const keys& known) const {
+  /// Reads the entries of a map whose keys are known. An entry without a value is skipped, unless
+  /// `with_null` says that its name alone means something.
+  void section(const YAML::Node& map, const std::string& what, const keys& known,
+               bool with_null = false) const {
     if (map.IsNull()) {
       return;
     }
@@ -129,7 +133,7 @@ class yaml_values {
         }
         refuse(key, unknown(name, what, names));
       }
-      if (!value.IsNull()) {
+      if (with_null || !value.IsNull()) {
         found->second(value);
       }
     });
@@ -217,6 +221,7 @@ class yaml_values {
       if (whole.find(',') == std::string::npos) {
         return {value};
       }
+      divided_at_ = value.Mark();
       for (std::size_t at = 0; at <= whole.size();) {
         const std::size_t comma = (std::min)(whole.find(',', at), whole.size());
         std::string part = whole.substr(at, comma - at);
@@ -257,6 +262,7 @@ class yaml_values {
  private:
   std::string name_;
   std::vector<std::string> notes_;
+  mutable YAML::Mark divided_at_ = YAML::Mark::null_mark();
 };
 
 }  // namespace graph::inc

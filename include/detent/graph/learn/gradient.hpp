@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The room graph/learn/ computes gradients of float models, for methods that train quantization
-// parameters or weights. It may include itself, graph/run/, graph/ops/, graph/model/ and the
-// numerics floor.
+// parameters or weights, and trains float models: losses, schedules, samples with labels, steps and
+// epochs. It may include itself, graph/run/, graph/ops/, graph/model/ and the numerics floor.
 //
 // This file holds gradient_graph, which runs a float model forwards and backwards (reverse mode)
 // and gives the gradients of a loss for inputs, constants, and the values computed between.
@@ -19,10 +19,11 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
-#include <detent/graph/learn/gradient_context.hpp>
+#include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/training_operators.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -128,8 +129,8 @@ class gradient_graph {
   ///
   /// Throws invalid_argument for values that are unknown or not float32; shape_mismatch for a seed
   /// of another size than its value; unsupported, naming the node, if a gradient would have to pass
-  /// through an operator without gradient (find_gradient()) or into another output of a node than
-  /// its first.
+  /// through an operator without gradient (find_gradient()), through values of another type than
+  /// float32 (but for Cast and the like), or into an output of a node that has none.
   [[nodiscard]] gradient_map backward(const gradient_map& seeds,
                                       const std::set<std::string>& wanted) const {
     const std::set<std::string> active = values_on_the_way(wanted);
@@ -176,35 +177,36 @@ class gradient_graph {
     return active;
   }
 
-  /// Adds to `gradients` what the gradient of the node's output contributes to its active inputs,
-  /// and drops the gradient of the output unless it is wanted.
+  /// Adds to `gradients` what the gradients of the node's outputs contribute to its active inputs,
+  /// and drops the gradients of the outputs unless they are wanted.
   void run_back(const node& n, const std::set<std::string>& active,
                 const std::set<std::string>& wanted, gradient_map& gradients) const {
-    for (std::size_t k = 1; k < n.outputs.size(); ++k) {
-      require(gradients.count(n.outputs[k]) == 0, error_kind::unsupported, n.label(),
-              ": no gradient of output ", k, " '", n.outputs[k], "'");
+    gradient_context c;
+    bool any_gradient = false;
+    for (const std::string& name : n.outputs) {
+      const auto found = name.empty() ? gradients.end() : gradients.find(name);
+      c.output_gradients.push_back(found == gradients.end() ? std::span<const double>{}
+                                                            : std::span(found->second));
+      any_gradient = any_gradient || found != gradients.end();
     }
-    const auto upstream = n.outputs.empty() ? gradients.end() : gradients.find(n.outputs[0]);
-    if (upstream == gradients.end()) {
+    if (!any_gradient) {
       return;
     }
-    gradient_context c;
     std::vector<tensor> inputs;
     bool any = false;
     for (const std::string& name : n.inputs) {
       inputs.push_back(name.empty() ? tensor() : value(name));
       const bool wants =
-          !name.empty() && active.count(name) != 0 && inputs.back().type() == element_type::f32;
+          !name.empty() && active.count(name) != 0 && ops::is_floating(inputs.back().type());
       c.wanted.push_back(wants);
       any = any || wants;
     }
     if (any) {
-      const gradient_function function = find_gradient(n);
-      require(function != nullptr, error_kind::unsupported, n.label(),
-              ": its operator has no gradient");
+      const gradient_definition& gradient = gradient_of(n, c, gradients);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         c.input_gradients.emplace_back();
         if (c.wanted[i]) {
+          require_type(n, gradient, n.inputs[i]);
           std::vector<double>& sum = gradients[n.inputs[i]];
           sum.resize(inputs[i].count());
           c.input_gradients.back() = sum;
@@ -213,14 +215,43 @@ class gradient_graph {
       c.forward.current = &n;
       c.forward.opset = detail::opset_of(model_, n);
       c.forward.inputs = inputs;
-      c.forward.outputs = {value(n.outputs[0])};
+      for (const std::string& name : n.outputs) {
+        c.forward.outputs.push_back(name.empty() ? tensor() : value(name));
+      }
       c.forward.parallel = &options_.parallel;
-      c.output_gradient = upstream->second;
-      function(c);
+      c.definition = registry_->find(n.domain, n.op_type);
+      gradient.function(c);
     }
-    if (wanted.count(n.outputs[0]) == 0) {
-      gradients.erase(upstream);
+    for (const std::string& name : n.outputs) {
+      if (wanted.count(name) == 0) {
+        gradients.erase(name);
+      }
     }
+  }
+
+  /// The gradient of the node's operator. Throws unsupported, naming the node, if there is none, or
+  /// none for an output that has one.
+  [[nodiscard]] const gradient_definition& gradient_of(const node& n, gradient_context& c,
+                                                       const gradient_map& gradients) const {
+    const gradient_definition* found = find_gradient(n);
+    require(found != nullptr, error_kind::unsupported, n.label(), ": its operator has no gradient");
+    for (std::size_t k = 0; k < n.outputs.size(); ++k) {
+      require(k == 0 || found->every_output || gradients.count(n.outputs[k]) == 0,
+              error_kind::unsupported, n.label(), ": no gradient of output ", k, " '", n.outputs[k],
+              "'");
+      if (!c.output_gradients[k].empty()) {
+        require_type(n, *found, n.outputs[k]);
+      }
+    }
+    return *found;
+  }
+
+  /// Throws unsupported, naming the node, if the gradient does not take values of this type.
+  void require_type(const node& n, const gradient_definition& gradient,
+                    const std::string& name) const {
+    const element_type type = value(name).type();
+    require(gradient.any_floating || type == element_type::f32, error_kind::unsupported, n.label(),
+            ": no gradient of ", graph::name(type), " '", name, "'");
   }
 
   model model_;

@@ -5,16 +5,28 @@
 
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include <detent/config.hpp>
-#include <detent/graph/learn/gradient_context.hpp>
+#include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/ops/operator.hpp>
 
 #if DETENT_GRAPH_DEFINES
+#include <detent/graph/learn/fake_quantize_gradient.hpp>
 #include <detent/graph/learn/fake_quantize_operator.hpp>
-#include <detent/graph/learn/gradient_operators.hpp>
+#include <detent/graph/learn/gradients/attention.hpp>
+#include <detent/graph/learn/gradients/convolution.hpp>
+#include <detent/graph/learn/gradients/elementwise.hpp>
+#include <detent/graph/learn/gradients/matmul.hpp>
+#include <detent/graph/learn/gradients/movement.hpp>
+#include <detent/graph/learn/gradients/normalization.hpp>
+#include <detent/graph/learn/gradients/pooling.hpp>
+#include <detent/graph/learn/gradients/recurrent.hpp>
+#include <detent/graph/learn/gradients/reduction.hpp>
+#include <detent/graph/learn/gradients/resize.hpp>
+#include <detent/graph/learn/gradients/slopes.hpp>
 #include <detent/graph/run/registry.hpp>
 #endif
 
@@ -27,14 +39,30 @@ namespace graph {
 
 /// The gradient of a node's operator, or null if there is none. These operators have one:
 ///
-///   Conv (groups, strides, dilations, pads, auto_pad; one or two spatial axes), Gemm, MatMul, Add,
-///   Sub, Sum, Mul with broadcasting, Relu, LeakyRelu, Clip, Sigmoid, MaxPool, AveragePool,
-///   GlobalAveragePool, Flatten, Reshape, Squeeze, Unsqueeze, Identity, Transpose, Concat; and
+///   Conv, ConvTranspose, Gemm, MatMul, Einsum, Attention, RotaryEmbedding
+///   BatchNormalization (also with training_mode, of opset 14 and later), InstanceNormalization,
+///   GroupNormalization, LayerNormalization, RMSNormalization, MeanVarianceNormalization, LRN,
+///   LpNormalization, Softmax, LogSoftmax
+///   MaxPool, AveragePool, LpPool and their global forms
+///   the functions of single elements (unary_functions.hpp) but Sign, Ceil, Floor and Round; PRelu,
+///   SwiGLU, Clip, Add, Sub, Mul, Div, Mod, Pow, Sum, Mean, Max, Min, Where
+///   all reductions, CumSum, CumProd
+///   RNN, GRU, LSTM
+///   Cast and CastLike between floating-point types, Dropout, Identity
+///   Reshape, Flatten, Squeeze, Unsqueeze, Expand, Transpose, Concat, Split, Slice, Pad, Tile,
+///   DepthToSpace, SpaceToDepth, Resize, Upsample, Gather, GatherElements, GatherND, Scatter,
+///   ScatterElements and ScatterND (replacing or adding), TensorScatter, Compress, OneHot, Trilu,
+///   ReverseSequence, CenterCropPad, TopK
 ///   detent.FakeQuantize, with rounding treated as the identity (straight-through estimator)
 ///
-/// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu 1 at 0, for Clip 1
-/// at its bounds, and for MaxPool all of it goes to the first of the largest elements. Thread-safe.
-[[nodiscard]] DETENT_GRAPH_DECL gradient_function find_gradient(const node& n);
+/// Inputs and outputs that are no floats have none, nor have outputs behind the first, but for
+/// Split, RNN, GRU and LSTM.
+///
+/// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu and PRelu 1 at 0,
+/// for Abs and ReduceL1 0 at 0, for Clip 1 at its bounds, for HardSigmoid 0 at its ends; for Max,
+/// Min, ReduceMax, ReduceMin and MaxPool all of it goes to the first of the elements that are the
+/// result. Thread-safe.
+[[nodiscard]] DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n);
 
 #if DETENT_GRAPH_DEFINES
 DETENT_GRAPH_DECL const operator_registry& training_operators() {
@@ -46,35 +74,136 @@ DETENT_GRAPH_DECL const operator_registry& training_operators() {
   return registry;
 }
 
-DETENT_GRAPH_DECL gradient_function find_gradient(const node& n) {
-  static const std::map<std::string_view, gradient_function> table{
-      {"Conv", &gradients::convolution},
-      {"Gemm", &gradients::gemm_operator},
-      {"MatMul", &gradients::matmul},
-      {"Add", &gradients::sum},
-      {"Sub", &gradients::sum},
-      {"Sum", &gradients::sum},
-      {"Mul", &gradients::multiplication},
-      {"Relu", &gradients::relu},
-      {"LeakyRelu", &gradients::leaky_relu},
-      {"Clip", &gradients::clip},
-      {"Sigmoid", &gradients::sigmoid},
-      {"MaxPool", &gradients::max_pool},
-      {"AveragePool", &gradients::average_pool},
-      {"GlobalAveragePool", &gradients::global_average_pool},
-      {"Flatten", &gradients::same_elements},
-      {"Reshape", &gradients::same_elements},
-      {"Squeeze", &gradients::same_elements},
-      {"Unsqueeze", &gradients::same_elements},
-      {"Identity", &gradients::same_elements},
-      {"Transpose", &gradients::transpose},
-      {"Concat", &gradients::concat},
+DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n) {
+  namespace g = gradients;
+  namespace u = ops::unary;
+  static const std::map<std::pair<std::string_view, std::string_view>, gradient_definition> table{
+      {{"", "Conv"}, {.function = &g::convolution}},
+      {{"", "ConvTranspose"}, {.function = &g::transposed_convolution}},
+      {{"", "Gemm"}, {.function = &g::gemm_operator}},
+      {{"", "MatMul"}, {.function = &g::matmul}},
+      {{"", "Einsum"}, {.function = &g::einsum}},
+      {{"", "Attention"}, {.function = &g::attention}},
+      {{"", "RotaryEmbedding"}, {.function = &g::rotary_embedding}},
+      {{"", "BatchNormalization"}, {.function = &g::batch_normalization}},
+      {{"", "InstanceNormalization"}, {.function = &g::instance_normalization}},
+      {{"", "GroupNormalization"}, {.function = &g::group_normalization}},
+      {{"", "LayerNormalization"}, {.function = &g::layer_normalization}},
+      {{"", "RMSNormalization"}, {.function = &g::rms_normalization}},
+      {{"", "MeanVarianceNormalization"}, {.function = &g::mean_variance_normalization}},
+      {{"", "LRN"}, {.function = &g::local_response_normalization}},
+      {{"", "LpNormalization"}, {.function = &g::lp_normalization}},
+      {{"", "Softmax"}, {.function = &g::softmax}},
+      {{"", "LogSoftmax"}, {.function = &g::log_softmax}},
+      {{"", "MaxPool"}, {.function = &g::max_pool<false>}},
+      {{"", "GlobalMaxPool"}, {.function = &g::max_pool<true>}},
+      {{"", "AveragePool"}, {.function = &g::average_pool<false>}},
+      {{"", "GlobalAveragePool"}, {.function = &g::average_pool<true>}},
+      {{"", "LpPool"}, {.function = &g::norm_pool<false>}},
+      {{"", "GlobalLpPool"}, {.function = &g::norm_pool<true>}},
+      {{"", "Neg"}, {.function = &g::unary_function<u::neg>}},
+      {{"", "Abs"}, {.function = &g::unary_function<u::abs>}},
+      {{"", "Reciprocal"}, {.function = &g::unary_function<u::reciprocal>}},
+      {{"", "Sqrt"}, {.function = &g::unary_function<u::sqrt>}},
+      {{"", "Exp"}, {.function = &g::unary_function<u::exp>}},
+      {{"", "Log"}, {.function = &g::unary_function<u::log>}},
+      {{"", "Erf"}, {.function = &g::unary_function<u::erf>}},
+      {{"", "Sin"}, {.function = &g::unary_function<u::sin>}},
+      {{"", "Cos"}, {.function = &g::unary_function<u::cos>}},
+      {{"", "Tan"}, {.function = &g::unary_function<u::tan>}},
+      {{"", "Asin"}, {.function = &g::unary_function<u::asin>}},
+      {{"", "Acos"}, {.function = &g::unary_function<u::acos>}},
+      {{"", "Atan"}, {.function = &g::unary_function<u::atan>}},
+      {{"", "Sinh"}, {.function = &g::unary_function<u::sinh>}},
+      {{"", "Cosh"}, {.function = &g::unary_function<u::cosh>}},
+      {{"", "Asinh"}, {.function = &g::unary_function<u::asinh>}},
+      {{"", "Acosh"}, {.function = &g::unary_function<u::acosh>}},
+      {{"", "Atanh"}, {.function = &g::unary_function<u::atanh>}},
+      {{"", "Shrink"}, {.function = &g::unary_function<u::shrink>}},
+      {{"", "Relu"}, {.function = &g::unary_function<u::relu>}},
+      {{"", "LeakyRelu"}, {.function = &g::unary_function<u::leaky_relu>}},
+      {{"", "Elu"}, {.function = &g::unary_function<u::elu>}},
+      {{"", "Selu"}, {.function = &g::unary_function<u::selu>}},
+      {{"", "Celu"}, {.function = &g::unary_function<u::celu>}},
+      {{"", "ThresholdedRelu"}, {.function = &g::unary_function<u::thresholded_relu>}},
+      {{"", "Sigmoid"}, {.function = &g::unary_function<u::sigmoid>}},
+      {{"", "Tanh"}, {.function = &g::unary_function<u::tanh>}},
+      {{"", "HardSigmoid"}, {.function = &g::unary_function<u::hard_sigmoid>}},
+      {{"", "HardSwish"}, {.function = &g::unary_function<u::hard_swish>}},
+      {{"", "Softplus"}, {.function = &g::unary_function<u::softplus>}},
+      {{"", "Softsign"}, {.function = &g::unary_function<u::softsign>}},
+      {{"", "Gelu"}, {.function = &g::unary_function<u::gelu>}},
+      {{"", "Swish"}, {.function = &g::unary_function<u::swish>}},
+      {{"", "Mish"}, {.function = &g::unary_function<u::mish>}},
+      {{"", "PRelu"}, {.function = &g::prelu}},
+      {{"", "SwiGLU"}, {.function = &g::swiglu}},
+      {{"", "Clip"}, {.function = &g::clip}},
+      {{"", "Add"}, {.function = &g::sum}},
+      {{"", "Sum"}, {.function = &g::sum}},
+      {{"", "Sub"}, {.function = &g::difference}},
+      {{"", "Mean"}, {.function = &g::mean}},
+      {{"", "Mul"}, {.function = &g::multiplication}},
+      {{"", "Div"}, {.function = &g::division}},
+      {{"", "Mod"}, {.function = &g::modulo}},
+      {{"", "Pow"}, {.function = &g::power}},
+      {{"", "Max"}, {.function = &g::extremum}},
+      {{"", "Min"}, {.function = &g::extremum}},
+      {{"", "Where"}, {.function = &g::movement<1, 2>}},
+      {{"", "ReduceSum"}, {.function = &g::reduce_sum}},
+      {{"", "ReduceMean"}, {.function = &g::reduce_mean}},
+      {{"", "ReduceProd"}, {.function = &g::reduce_product}},
+      {{"", "ReduceL1"}, {.function = &g::reduce_l1}},
+      {{"", "ReduceL2"}, {.function = &g::reduce_l2}},
+      {{"", "ReduceSumSquare"}, {.function = &g::reduce_sum_square}},
+      {{"", "ReduceLogSum"}, {.function = &g::reduce_log_sum}},
+      {{"", "ReduceLogSumExp"}, {.function = &g::reduce_log_sum_exp}},
+      {{"", "ReduceMax"}, {.function = &g::reduce_extremum}},
+      {{"", "ReduceMin"}, {.function = &g::reduce_extremum}},
+      {{"", "CumSum"}, {.function = &g::cumulative_sum}},
+      {{"", "CumProd"}, {.function = &g::cumulative_product}},
+      {{"", "RNN"}, {.function = &g::rnn, .every_output = true}},
+      {{"", "GRU"}, {.function = &g::gru, .every_output = true}},
+      {{"", "LSTM"}, {.function = &g::lstm, .every_output = true}},
+      {{"", "Split"}, {.function = &g::split, .every_output = true}},
+      {{"", "Cast"},
+       {.function = &g::same_elements, .any_floating = true, .applies = &g::casts_to_floating}},
+      {{"", "CastLike"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Dropout"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Identity"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Reshape"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Flatten"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Squeeze"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Unsqueeze"}, {.function = &g::same_elements, .any_floating = true}},
+      {{"", "Transpose"}, {.function = &g::transpose}},
+      {{"", "Concat"}, {.function = &g::concat}},
+      {{"", "Gather"}, {.function = &g::gather}},
+      {{"", "TopK"}, {.function = &g::top_k}},
+      {{"", "Resize"}, {.function = &g::resize}},
+      {{"", "Upsample"}, {.function = &g::resize}},
+      {{"", "Expand"}, {.function = &g::movement<0>}},
+      {{"", "Slice"}, {.function = &g::movement<0>}},
+      {{"", "Tile"}, {.function = &g::movement<0>}},
+      {{"", "DepthToSpace"}, {.function = &g::movement<0>}},
+      {{"", "SpaceToDepth"}, {.function = &g::movement<0>}},
+      {{"", "GatherElements"}, {.function = &g::movement<0>}},
+      {{"", "GatherND"}, {.function = &g::movement<0>}},
+      {{"", "Compress"}, {.function = &g::movement<0>}},
+      {{"", "Trilu"}, {.function = &g::movement<0>}},
+      {{"", "ReverseSequence"}, {.function = &g::movement<0>}},
+      {{"", "CenterCropPad"}, {.function = &g::movement<0>}},
+      {{"", "Pad"}, {.function = &g::movement<0, 2>}},
+      {{"", "TensorScatter"}, {.function = &g::movement<0, 1>}},
+      {{"", "OneHot"}, {.function = &g::movement<2>}},
+      {{"", "Scatter"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
+      {{"", "ScatterElements"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
+      {{"", "ScatterND"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
+      {{"detent", "FakeQuantize"}, {.function = &g::straight_through}},
   };
-  if (n.domain == "detent" && n.op_type == "FakeQuantize") {
-    return &gradients::straight_through;
+  const auto found = table.find({n.domain, n.op_type});
+  if (found == table.end() || (found->second.applies != nullptr && !found->second.applies(n))) {
+    return nullptr;
   }
-  const auto found = n.domain.empty() ? table.find(n.op_type) : table.end();
-  return found == table.end() ? nullptr : found->second;
+  return &found->second;
 }
 #endif
 

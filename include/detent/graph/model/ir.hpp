@@ -131,14 +131,22 @@ struct node {
   /// True if the node is this operator of ONNX's own domain.
   [[nodiscard]] bool is(std::string_view type) const { return domain.empty() && op_type == type; }
 
+  /// The name of the first output that is asked for, by which settings of the node are kept; empty
+  /// if it has none.
+  [[nodiscard]] const std::string& first_output() const {
+    static const std::string none;
+    const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                    [](const std::string& output) { return !output.empty(); });
+    return found == outputs.end() ? none : *found;
+  }
   /// The text by which messages name the node: the operator with the node's name or, if it has
-  /// none, with the name of its first output.
+  /// none, with first_output().
   [[nodiscard]] std::string label() const {
     const std::string full = domain.empty() ? op_type : domain + "." + op_type;
     if (!name.empty()) {
       return full + " node '" + name + "'";
     }
-    return full + " node of '" + (outputs.empty() ? std::string() : outputs[0]) + "'";
+    return full + " node of '" + first_output() + "'";
   }
 };
 

@@ -206,13 +206,19 @@ class score_bias {
     if (key >= mask_length_) {
       return hidden;
     }
-    const std::size_t place =
-        b * steps_[0] + head * steps_[1] + query * steps_[2] + key * steps_[3];
+    const std::size_t element = place(b, head, query, key);
     const tensor& mask = c_.inputs[3];
     if (mask.type() == element_type::boolean) {
-      return mask.data<std::uint8_t>()[place] != 0 ? 0.0 : hidden;
+      return mask.data<std::uint8_t>()[element] != 0 ? 0.0 : hidden;
     }
-    return static_cast<double>(mask.data<float>()[place]);
+    return static_cast<double>(mask.data<float>()[element]);
+  }
+
+  /// The element of the mask for a query and a key. The node must have a mask, and the key must lie
+  /// within it.
+  [[nodiscard]] std::size_t place(std::size_t b, std::size_t head, std::size_t query,
+                                  std::size_t key) const {
+    return b * steps_[0] + head * steps_[1] + query * steps_[2] + key * steps_[3];
   }
 
  private:
@@ -247,7 +253,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t j = 0; j < scores.size(); ++j) {
     const double added = bias.at(b, head, query, j);
-    sees_any = sees_any || added > -std::numeric_limits<double>::infinity();
+    // A mask of NaN hides nothing: it makes the result NaN.
+    sees_any = sees_any || !(added == -std::numeric_limits<double>::infinity());
     scores[j] = static_cast<float>(static_cast<double>(scores[j]) + added);
     largest = (std::max)(largest, static_cast<double>(scores[j]));
   }
@@ -262,7 +269,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   report(3);
 }
 
-/// Computes the output of one head, some queries at a time.
+/// Computes what the node asks for of one head, some queries at a time: the output, the scores, or
+/// both.
 inline void run_head(operator_context& c, const sizes& s, const score_bias& bias, std::size_t b,
                      std::size_t head, const float* keys, const float* values, float scale) {
   constexpr std::size_t block = 64;
@@ -270,12 +278,13 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
   const std::size_t width = s.value.width;
   const packed_floats packed_keys(matrix_view<const float>(keys, s.total, q.width).transposed(),
                                   {});
-  const packed_floats packed_values(matrix_view<const float>(values, s.total, width), {});
+  const std::size_t used_values = c.has_output(0) ? s.total : 0;
+  const packed_floats packed_values(matrix_view<const float>(values, used_values, width), {});
   std::pmr::vector<float> queries((std::min)(block, q.length) * q.width, c.memory);
   std::pmr::vector<float> scores((std::min)(block, q.length) * s.total, c.memory);
   const float* from = c.inputs[0].data<float>().data();
   const head_view out{q.batch, q.heads, q.length, width, q.flat};
-  float* to = c.outputs[0].mutable_data<float>().data();
+  float* to = c.has_output(0) ? c.outputs[0].mutable_data<float>().data() : nullptr;
   float* reported = c.has_output(3) ? c.outputs[3].mutable_data<float>().data() +
                                           (b * q.heads + head) * q.length * s.total
                                     : nullptr;
@@ -291,6 +300,9 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
       weigh_scores(c, bias, b, head, begin + i,
                    std::span<float>(scores).subspan(i * s.total, s.total),
                    reported == nullptr ? nullptr : reported + (begin + i) * s.total);
+    }
+    if (to == nullptr) {
+      continue;
     }
     gemm(matrix_view<const float>(scores.data(), rows, s.total), packed_values,
          matrix_view<float>(to + out.row(b, head, begin), rows, width,
@@ -337,7 +349,10 @@ inline void run(operator_context& c) {
   c.count_multiply_adds(
       {s.query.batch * heads, s.query.length, s.total, s.key.width + s.value.width});
   const score_bias bias(c, s);
-  if (!c.has_output(0) || c.outputs[0].count() == 0) {
+  const auto is_wanted = [&c](std::size_t i) {
+    return c.has_output(i) && c.outputs[i].count() > 0;
+  };
+  if (!is_wanted(0) && !is_wanted(3)) {
     return;
   }
   detent::detail::run_parallel(*c.parallel, s.query.batch * heads, [&](std::size_t task) {
@@ -375,24 +390,14 @@ inline void infer_rotary(operator_context& c) {
   infer_like_input(c);
 }
 
-/// Turns pairs of elements (a, b) of each head: (cos a - sin b, sin a + cos b). A pair consists of
+/// Calls each(a, b, turn) for the pairs of elements (a, b) of each head that RotaryEmbedding turns
+/// by an angle: `turn` is the index of its cosine and its sine in the caches. A pair consists of
 /// neighbours if `interleaved`, otherwise of elements that are half the width apart.
-inline void run_rotary(operator_context& c) {
+template <class Each>
+void for_each_rotation(const operator_context& c, const Each& each) {
   const head_view x = view_heads(c, 0, c.n().get_int("num_heads", 0));
   const std::size_t half = rotated_width(c, x) / 2;
   const bool interleaved = c.n().get_int("interleaved", 0) != 0;
-  for (std::size_t i = 0; i < 3; ++i) {
-    c.require_supported(c.input(i).type() == element_type::f32, "input ", i,
-                        " has no code for elements of type ", shown(c.input(i).type()));
-  }
-  const std::span<const float> in = c.input(0).data<float>();
-  const float* cosines = c.input(1).data<float>().data();
-  const float* sines = c.input(2).data<float>().data();
-  const std::span<float> out = c.make_output(0).mutable_data<float>();
-  std::copy(in.begin(), in.end(), out.begin());
-  if (in.empty()) {
-    return;
-  }
   for (std::size_t b = 0; b < x.batch; ++b) {
     for (std::size_t place = 0; place < x.length; ++place) {
       std::size_t row = b * x.length + place;
@@ -405,19 +410,37 @@ inline void run_rotary(operator_context& c) {
       for (std::size_t head = 0; head < x.heads; ++head) {
         const std::size_t first = x.row(b, head, place);
         for (std::size_t i = 0; i < half; ++i) {
-          const std::size_t at_a = first + (interleaved ? 2 * i : i);
-          const std::size_t at_b = first + (interleaved ? 2 * i + 1 : half + i);
-          const auto cosine = static_cast<double>(cosines[row * half + i]);
-          const auto sine = static_cast<double>(sines[row * half + i]);
-          const auto a = static_cast<double>(in[at_a]);
-          const auto p = static_cast<double>(in[at_b]);
-          // Products of floats are exact in double.
-          out[at_a] = static_cast<float>(cosine * a - sine * p);
-          out[at_b] = static_cast<float>(sine * a + cosine * p);
+          each(first + (interleaved ? 2 * i : i), first + (interleaved ? 2 * i + 1 : half + i),
+               row * half + i);
         }
       }
     }
   }
+}
+
+/// Turns pairs of elements (a, b) of each head: (cos a - sin b, sin a + cos b).
+inline void run_rotary(operator_context& c) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    c.require_supported(c.input(i).type() == element_type::f32, "input ", i,
+                        " has no code for elements of type ", shown(c.input(i).type()));
+  }
+  const std::span<const float> in = c.input(0).data<float>();
+  const float* cosines = c.input(1).data<float>().data();
+  const float* sines = c.input(2).data<float>().data();
+  const std::span<float> out = c.make_output(0).mutable_data<float>();
+  std::copy(in.begin(), in.end(), out.begin());
+  if (in.empty()) {
+    return;
+  }
+  for_each_rotation(c, [&](std::size_t at_a, std::size_t at_b, std::size_t turn) {
+    const auto cosine = static_cast<double>(cosines[turn]);
+    const auto sine = static_cast<double>(sines[turn]);
+    const auto a = static_cast<double>(in[at_a]);
+    const auto p = static_cast<double>(in[at_b]);
+    // Products of floats are exact in double.
+    out[at_a] = static_cast<float>(cosine * a - sine * p);
+    out[at_b] = static_cast<float>(sine * a + cosine * p);
+  });
 }
 
 }  // namespace attention

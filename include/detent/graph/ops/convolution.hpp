@@ -133,8 +133,7 @@ inline void count_convolution(const operator_context& c, const shape& w) {
   c.count_multiply_adds({c.outputs[0].count(), product(w, 1, w.size())});
 }
 
-// ------------------------------------------------------------- convolutions over three or more
-// axes
+// --- convolutions over three or more axes --------------------------------------------------------
 
 /// True if the input has more spatial axes than convolve() takes.
 [[nodiscard]] inline bool is_volume(const operator_context& c) { return c.inputs[0].rank() > 4; }
@@ -307,6 +306,19 @@ inline void run_conv_transpose(operator_context& c) {
   const std::size_t out_channels = group_out * groups;
   const std::size_t taps = product(w, 2, w.size());
 
+  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  c.count_multiply_adds({x.count(), taps, group_out});
+  tensor& y = c.make_output(0);
+  auto out = y.mutable_data<float>();
+  const std::span<const float> bias = optional_floats(c, 2, out_channels);
+  for (std::size_t i = 0; i < out.size(); i += out_channels) {
+    for (std::size_t o = 0; o < out_channels; ++o) {
+      out[i + o] = bias.empty() ? 0.0F : bias[o];
+    }
+  }
+  if (x.count() == 0 || out.empty()) {
+    return;
+  }
   const auto& state = cached_state<transposed_state>(c, {1}, [&](transposed_state& s) {
     const auto weights = c.inputs[1].data<float>();
     std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
@@ -323,20 +335,6 @@ inline void run_conv_transpose(operator_context& c) {
                             std::span<const float>{});
     }
   });
-
-  const tensor x = to_channels_last(c.inputs[0], c.allocate);
-  c.count_multiply_adds({x.count(), taps, group_out});
-  tensor& y = c.make_output(0);
-  auto out = y.mutable_data<float>();
-  const std::span<const float> bias = optional_floats(c, 2, out_channels);
-  for (std::size_t i = 0; i < out.size(); i += out_channels) {
-    for (std::size_t o = 0; o < out_channels; ++o) {
-      out[i + o] = bias.empty() ? 0.0F : bias[o];
-    }
-  }
-  if (x.count() == 0 || out.empty()) {
-    return;
-  }
   const std::size_t last = t.a.rank() - 1;
   const std::int64_t in_width = in.back();
   const std::int64_t out_width = t.out[last];

@@ -125,32 +125,95 @@ template <class T>
 
 // --- BatchNormalization --------------------------------------------------------------------------
 
-inline void infer_batch_normalization(operator_context& c) {
-  const bool training = c.opset >= 14 ? c.n().get_int("training_mode", 0) != 0 : c.has_output(1);
-  c.require_supported(!training, "training is not supported");
-  c.require_supported(c.opset >= 9 || c.n().get_int("spatial", 1) != 0,
-                      "spatial=0 is not supported");
-  c.require(!c.has_output(1), "has more than one output, which is for training");
-  infer_like_input(c);
+/// True if a BatchNormalization node takes the statistics of the batch and updates the running
+/// ones. Before opset 14 such a node is known by its outputs, and is not supported.
+[[nodiscard]] inline bool trains_statistics(const operator_context& c) {
+  return c.opset >= 14 && c.n().get_int("training_mode", 0) != 0;
 }
 
+inline void infer_batch_normalization(operator_context& c) {
+  c.require_supported(c.opset >= 14 || !c.has_output(1),
+                      "training is not supported before opset 14; this is opset ", c.opset);
+  c.require_supported(c.opset >= 9 || c.n().get_int("spatial", 1) != 0,
+                      "spatial=0 is not supported");
+  const bool training = trains_statistics(c);
+  c.require(training || !c.has_output(1), "has more than one output, which is for training");
+  infer_like_input(c);
+  if (training) {
+    c.require(c.input(0).count() > 0, "no elements to take statistics of");
+    c.set_output(1, c.input(3).type(), c.input(3).dims());
+    c.set_output(2, c.input(4).type(), c.input(4).dims());
+  }
+}
+
+/// The moments of one channel in two passes, over all images. The input must not be empty.
+template <class T>
+[[nodiscard]] moments channel_moments(std::span<const T> x, const axis_view& v,
+                                      std::size_t channel) {
+  const auto count = static_cast<double>(v.outer * v.inner);
+  const auto for_each = [&](const auto& each) {
+    for (std::size_t n = 0; n < v.outer; ++n) {
+      for (const T element : x.subspan((n * v.length + channel) * v.inner, v.inner)) {
+        each(static_cast<double>(element));
+      }
+    }
+  };
+  moments m;
+  for_each([&m](double element) { m.mean += element; });
+  m.mean /= count;
+  for_each([&m](double element) {
+    const auto difference = static_cast<double>(static_cast<T>(element - m.mean));
+    m.variance += difference * difference;
+  });
+  m.variance /= count;
+  return m;
+}
+
+/// Writes what becomes of a running statistic of a channel, running * momentum + current *
+/// (1 - momentum), to output i if the node has it.
+template <class T>
+void update_running(operator_context& c, std::size_t i, std::size_t channel, double current) {
+  if (!c.has_output(i)) {
+    return;
+  }
+  const float momentum = c.n().get_float("momentum", 0.9F);
+  const auto running = static_cast<double>(c.input(i + 2).data<T>()[channel]);
+  const double kept = running * static_cast<double>(momentum);  // exact for floats
+  const auto rest = static_cast<double>(1.0F - momentum);
+  c.outputs[i].mutable_data<T>()[channel] = static_cast<T>(std::fma(current, rest, kept));
+}
+
+/// Without training, y = (x - mean) / sqrt(variance + epsilon) * scale + bias with the mean and the
+/// variance of inputs 3 and 4. In training these are the running statistics, which are updated, and
+/// the mean and the variance (the sum of squares divided by their number) of the batch are used.
 template <class T>
 void run_batch_normalization_as(operator_context& c) {
   const axis_view v = channel_view(c);
+  const bool training = trains_statistics(c);
   const std::span<const T> x = c.input(0).data<T>();
   const std::span<T> y = c.make_output(0).mutable_data<T>();
   const auto scale = vector_input<T>(c, 1, v.length);
   const auto bias = vector_input<T>(c, 2, v.length);
   const auto mean = vector_input<T>(c, 3, v.length);
   const auto variance = vector_input<T>(c, 4, v.length);
+  for (std::size_t i = 1; training && i < 3; ++i) {
+    if (c.has_output(i)) {
+      c.make_output(i);
+    }
+  }
   if (x.empty()) {
     return;
   }
   const double epsilon = epsilon_of(c.n());
   std::pmr::vector<line<T>> lines(v.length, c.memory);
   for (std::size_t i = 0; i < v.length; ++i) {
-    lines[i] = line<T>::through(scale[i], static_cast<double>(mean[i]),
-                                static_cast<double>(variance[i]), epsilon, bias[i]);
+    moments m{static_cast<double>(mean[i]), static_cast<double>(variance[i])};
+    if (training) {
+      m = channel_moments(x, v, i);
+      update_running<T>(c, 1, i, m.mean);
+      update_running<T>(c, 2, i, m.variance);
+    }
+    lines[i] = line<T>::through(scale[i], m.mean, m.variance, epsilon, bias[i]);
   }
   for_pieces(c, v.outer * v.length, rows_of(cheap_piece, v.inner),
              [&](std::size_t begin, std::size_t end) {

@@ -76,6 +76,7 @@ struct run_work {
   std::size_t max_iterations = static_cast<std::size_t>(-1);
   /// The largest number of multiply-adds; see executor_options::max_multiply_adds.
   std::uint64_t max_multiply_adds = static_cast<std::uint64_t>(-1);
+  bool refused = false;  ///< Whether an operator was stopped because it exceeded one of these.
 };
 
 /// One application of an operator to the inputs of one node: what infer() and run() of an
@@ -164,6 +165,7 @@ class operator_context {
   /// Counts an iteration of a loop. Throws bad_file, naming the node, if the run has no more left.
   void count_iteration() const {
     if (work != nullptr) {
+      work->refused = work->refused || work->iterations >= work->max_iterations;
       require(work->iterations < work->max_iterations, "begins iteration ", work->iterations + 1,
               " of the loops of this run, the limit is ", work->max_iterations);
       ++work->iterations;
@@ -184,6 +186,7 @@ class operator_context {
       }
     }
     for (const std::size_t f : factors) {
+      work->refused = work->refused || count > left / f;
       require(count <= left / f, "the run takes more than ", work->max_multiply_adds,
               " multiply-adds, the limit");
       count *= f;

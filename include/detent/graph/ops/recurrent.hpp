@@ -80,12 +80,12 @@ using activation = std::function<void(std::span<float>)>;
   return made;
 }
 
-/// The activations of all directions, one after the other. The lists activation_alpha and
-/// activation_beta hold values for those functions that take them; behind their ends the defaults
-/// of the operators of these names count.
-[[nodiscard]] inline std::vector<activation> read_activations(const operator_context& c,
-                                                              std::vector<std::string> defaults,
-                                                              std::size_t directions) {
+/// The names and attributes of the activations of all directions, one after the other. The lists
+/// activation_alpha and activation_beta hold values for those functions that take them; behind
+/// their ends the defaults of the operators of these names count.
+[[nodiscard]] inline std::vector<node> activation_nodes(const operator_context& c,
+                                                        std::vector<std::string> defaults,
+                                                        std::size_t directions) {
   const std::size_t per_direction = defaults.size();
   const attribute* named = c.n().find("activations");
   std::vector<std::string> names = named == nullptr ? std::vector<std::string>{} : named->strings;
@@ -104,7 +104,7 @@ using activation = std::function<void(std::span<float>)>;
   const std::vector<float> beta = values_of("activation_beta");
   std::size_t next_alpha = 0;
   std::size_t next_beta = 0;
-  std::vector<activation> all;
+  std::vector<node> all;
   for (const std::string& name : names) {
     const bool takes_both = name == "HardSigmoid" || name == "Affine" || name == "ScaledTanh";
     const bool takes_alpha =
@@ -117,6 +117,17 @@ using activation = std::function<void(std::span<float>)>;
     if (takes_both && next_beta < beta.size()) {
       parameters.attributes["beta"] = attribute::of(beta[next_beta++]);
     }
+    all.push_back(std::move(parameters));
+  }
+  return all;
+}
+
+/// The activations that activation_nodes() lists.
+[[nodiscard]] inline std::vector<activation> read_activations(const operator_context& c,
+                                                              std::vector<std::string> defaults,
+                                                              std::size_t directions) {
+  std::vector<activation> all;
+  for (const node& parameters : activation_nodes(c, std::move(defaults), directions)) {
     all.push_back(make_activation(c, parameters));
   }
   return all;

@@ -396,8 +396,7 @@ void run_arg(operator_context& c) {
   });
 }
 
-// --- CumSum and CumProd
-// --------------------------------------------------------------------------------------
+// --- CumSum and CumProd --------------------------------------------------------------------------
 
 /// Replaces each element by the total, of class Reducer, of the elements up to it.
 template <template <class> class Reducer>

@@ -588,8 +588,10 @@ void run_interpolation(operator_context& c, const method& m, const std::vector<a
   }
 }
 
-/// Interpolates a tensor of integers in float. The results are rounded toward zero and saturated,
-/// as in ONNX Runtime.
+/// Interpolates a tensor of integers in float and saturates the results. They are rounded toward
+/// zero, as in ONNX Runtime, where the reference of ONNX rounds to nearest even. With antialias
+/// they are rounded to nearest even, as in the reference; ONNX Runtime rounds after each axis,
+/// which can differ by one.
 inline void run_integer_interpolation(operator_context& c, const method& m,
                                       const std::vector<axis_size>& sizes) {
   using small_integers =
@@ -602,7 +604,8 @@ inline void run_integer_interpolation(operator_context& c, const method& m,
     const interpolated<float> result = interpolate(c, m, sizes, source.data());
     const std::span<T> to = c.make_output(0).mutable_data<T>();
     for (std::size_t i = 0; i < to.size(); ++i) {
-      to[i] = saturate_to<T>(static_cast<double>(result.data[i]));
+      const auto x = static_cast<double>(result.data[i]);
+      to[i] = saturate_to<T>(m.antialias ? std::nearbyint(x) : x);
     }
   });
 }

@@ -41,6 +41,17 @@ enum class reduction : std::uint8_t { none, add, mul, max, min };
   return reduction::none;
 }
 
+/// Combines `count` elements of type bool with their updates: sums and maxima are true if one of
+/// both is, products and minima if both are.
+inline void combine_bools(reduction how, std::byte* to, const std::byte* from, std::size_t count) {
+  const bool needs_both = how == reduction::mul || how == reduction::min;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool a = to[i] != std::byte{0};
+    const bool b = from[i] != std::byte{0};
+    to[i] = std::byte{needs_both ? a && b : a || b};
+  }
+}
+
 /// Calls combine(to, from, count), which combines `count` neighbouring elements with their updates.
 /// The pointers of combine() are to bytes of elements.
 template <class Scatter>
@@ -49,6 +60,12 @@ void with_combination(const operator_context& c, element_type type, const Scatte
   if (how == reduction::none) {
     scatter([size = element_size(type)](std::byte* to, const std::byte* from, std::size_t count) {
       std::memcpy(to, from, count * size);
+    });
+    return;
+  }
+  if (type == element_type::boolean) {
+    scatter([how](std::byte* to, const std::byte* from, std::size_t count) {
+      combine_bools(how, to, from, count);
     });
     return;
   }

@@ -133,8 +133,11 @@ inline void run_non_zero(operator_context& c) {
   c.require(t.count() == 1 && t.rank() <= 1, "the depth has shape ", shown(t.dims()));
   require_known(t);
   std::int64_t depth = -1;
-  const bool known = visit_widest(
-      t.type(), [&]<class T>() { depth = narrow<std::int64_t>(load_all<T>(c, t)[0]); });
+  const bool known = visit_widest(t.type(), [&]<class T>() {
+    const T given = load_all<T>(c, t)[0];
+    c.require(given == given, "the depth is NaN");
+    depth = narrow<std::int64_t>(given);
+  });
   c.require(known && depth >= 0, "the depth is ", depth);
   return depth;
 }

@@ -33,9 +33,11 @@ template <class T>
   return a < b || (b != b && a == a);
 }
 
-/// Counts the work of sorting `rows` rows of `length` elements each.
-inline void count_sort(const operator_context& c, std::size_t rows, std::size_t length) {
-  c.count_multiply_adds({rows, length, static_cast<std::size_t>(std::bit_width(length))});
+/// Counts the work of sorting `length` things, each of `size` elements. Things without elements
+/// are sorted, too.
+inline void count_sort(const operator_context& c, std::size_t size, std::size_t length) {
+  c.count_multiply_adds(
+      {(std::max)(size, std::size_t{1}), length, static_cast<std::size_t>(std::bit_width(length))});
 }
 
 // --- TopK ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/observer_registry.hpp>
@@ -38,7 +39,12 @@ struct activation_override {
 /// automatic_quantization() have in common.
 struct activation_options {
   element_type type = element_type::u8;  ///< Type of the activations: u8 or s8.
-  /// Whether the zero point is 0 with s8 (levels -127..127) and 128 with u8.
+  /// Bits of the activations, 2..8: levels 0 .. 2^bits - 1 with u8, -2^(bits - 1) ..
+  /// 2^(bits - 1) - 1 with s8. With fewer than 8, the model has a Clip before each QuantizeLinear.
+  std::size_t bits = 8;
+  /// Whether the zero point is 0 with s8 and 2^(bits - 1) with u8. With s8, the range is that of
+  /// the levels -(2^(bits - 1) - 1) .. 2^(bits - 1) - 1; values beyond it may take the lowest
+  /// level.
   bool symmetric = false;
   observer_options observer = {};  ///< Options of the observers; the scheme is set from the type.
   /// The observers that methods name. A copy of default_observers() takes observers of your own.
@@ -55,14 +61,16 @@ struct activation_options {
 
 namespace detail {
 
-/// The scheme of the activations. Throws invalid_argument for types other than u8 and s8.
+/// The scheme of the activations. Throws invalid_argument for types other than u8 and s8, and for
+/// numbers of bits other than 2..8.
 [[nodiscard]] inline quant_scheme activation_scheme(const activation_options& o) {
   require(o.type == element_type::u8 || o.type == element_type::s8, error_kind::invalid_argument,
           "activations of type ", graph::name(o.type), "; they are uint8 or int8");
-  if (o.type == element_type::u8) {
-    return o.symmetric ? symmetric<std::uint8_t> : asymmetric<std::uint8_t>;
-  }
-  return o.symmetric ? symmetric<std::int8_t> : asymmetric<std::int8_t>;
+  require(o.bits >= 2 && o.bits <= 8, error_kind::invalid_argument, "activations of ", o.bits,
+          " bits, expected 2..8");
+  grid levels = activation_levels(o.type, o.bits);
+  levels.qmin += o.symmetric && levels.qmin < 0 ? 1 : 0;
+  return {levels, o.symmetric};
 }
 
 /// The options that observers are made with. Throws invalid_argument if the method is unknown.
@@ -106,8 +114,10 @@ inline void require_override(const quantization_plan& plan, const std::string& n
     of_tensor(name, [&] { static_cast<void>(make_observer(own.method, options, observers)); });
   }
   if (own.params) {
-    const grid levels =
-        options.scheme.levels.qmin < 0 ? full_grid<std::int8_t> : full_grid<std::uint8_t>;
+    // All levels of the type and number of bits, also the lowest one that a symmetric scheme
+    // spares.
+    grid levels = options.scheme.levels;
+    levels.qmin = levels.qmin < 0 ? -levels.qmax - 1 : 0;
     of_tensor(name, [&] {
       detent::detail::require_scale(own.params->scale, "parameters of its own");
       detent::detail::require_zero_point(own.params->zero_point, levels, "parameters of its own");

@@ -12,10 +12,10 @@
 //
 // The measure is output_judge::noise_to_signal() of the outputs, or of the input of a Softmax that
 // makes them. Ranges and biases of a trial come from one half of the samples, the measure from the
-// other half. The last steps that were kept are then carried out with all samples and compared by
-// the outputs themselves; to the best of them, the other weight rounding, bias correction and
-// ranges of single activations are applied where the outputs get better. The result is plain
-// min/max if nothing is as good.
+// other half. The decisions of the last step that was kept are then repeated with all samples. If
+// the outputs themselves are worse than with plain min/max, those of the step before are tried
+// instead, and so on; if no step is as good, the result is plain min/max. When the budget has ended
+// the search, only the last step is compared, with the samples that it was made with.
 //
 // Memory: observers (at most a histogram for each activation and method), `judge_samples` samples
 // with their float results, and the moments by which weights are rounded.

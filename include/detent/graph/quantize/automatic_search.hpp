@@ -242,6 +242,7 @@ class automatic_quantizer {
   [[nodiscard]] quantization_parameters chosen_ranges(const state& s) const {
     quantization_parameters p;
     p.activation_type = options_.activations.type;
+    p.activation_bits = options_.activations.bits;
     for (const auto& [value, method] : s.chosen) {
       p.activations[value] = s.solutions.at(value).at(method).params;
     }

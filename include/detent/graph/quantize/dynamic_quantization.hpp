@@ -75,8 +75,7 @@ class dynamic_quantizer {
       const auto layer = p_.layers.find(i);
       if (layer != p_.layers.end()) {
         rewrite(originals[i], layer->second);
-      } else if (is_quantizable_lstm(m_, originals[i]) &&
-                 plan_.settings(i).quantize.value_or(true)) {
+      } else if (is_quantizable_lstm(m_, originals[i]) && !plan_.ignores(i)) {
         rewrite_lstm(originals[i], with_settings(options_.weights, plan_.settings(i)));
       } else {
         nodes_.push_back(originals[i]);

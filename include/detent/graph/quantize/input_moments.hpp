@@ -36,6 +36,7 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/window.hpp>
+#include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/parallel.hpp>
@@ -131,11 +132,11 @@ struct row_geometry {
 /// The Gram matrices of one geometry, one for each group.
 class row_moments {
  public:
-  row_moments(row_geometry geometry, node layer, quant_params params, element_type type)
+  row_moments(row_geometry geometry, node layer, quant_params params, grid levels)
       : geometry_(std::move(geometry)),
         layer_(std::move(layer)),
         params_(params),
-        type_(type),
+        levels_(levels),
         observers_(geometry_.groups, gram_observer(geometry_.features)) {}
 
   /// Adds `limit` rows of one run, or all if there are fewer.
@@ -245,7 +246,7 @@ class row_moments {
     for (const float value : values_) {
       require(std::isfinite(value), error_kind::invalid_argument, "it holds ", value);
     }
-    if (type_ == element_type::u8) {
+    if (levels_.qmin == 0) {  // that of int8 is negative
       observe_codes<std::uint8_t>(rows.size(), group, parallel);
     } else {
       observe_codes<std::int8_t>(rows.size(), group, parallel);
@@ -255,7 +256,7 @@ class row_moments {
   template <class Q>
   void observe_codes(std::size_t rows, std::size_t group, const parallel_for& parallel) {
     std::vector<Q> codes(values_.size());
-    quantize(values_, codes, params_);
+    quantize(values_, codes, params_, levels_);
     observers_[group].observe(matrix_view<const Q>(codes.data(), rows, geometry_.features),
                               params_.zero_point, parallel);
   }
@@ -263,7 +264,7 @@ class row_moments {
   row_geometry geometry_;
   node layer_;  // any layer with the geometry
   quant_params params_;
-  element_type type_;
+  grid levels_;
   image image_;  // of the current run
   std::vector<float> values_;
   row_sampler sampler_;
@@ -339,7 +340,9 @@ class input_moments {
       }
       room -= 16 * g.features * g.features * g.groups;
       l.moments = moments_.size();
-      moments_.emplace_back(g, n, params->second, parameters.activation_type);
+      moments_.emplace_back(
+          g, n, params->second,
+          activation_levels(parameters.activation_type, parameters.activation_bits));
       of_value_[g.value].push_back(l.moments);
       index_.emplace(std::move(g), l.moments);
     }

@@ -349,7 +349,7 @@ class network_parts {
     if (only != nullptr) {
       m.outputs = {{writer.name_of(*only), element_type::f32, false, {}, {}}};
     }
-    take_codes(m, p.activation_type);
+    take_codes(m, p.activation_type, writer);
     if (only == nullptr) {
       return_codes(m, one);
     }
@@ -358,8 +358,8 @@ class network_parts {
   }
 
   /// Lets a model take the codes of its inputs that are not inputs of the graph: removes their
-  /// QuantizeLinear nodes.
-  void take_codes(model& m, element_type type) const {
+  /// QuantizeLinear nodes, and what the writer has put before these.
+  void take_codes(model& m, element_type type, const qdq_writer& writer) const {
     std::set<std::string> inputs;
     for (value_info& v : m.inputs) {
       if (graph_inputs_.count(v.name) == 0 && plan_.values().count(v.name) != 0) {
@@ -369,11 +369,13 @@ class network_parts {
     }
     std::map<std::string, std::string> names;  // of the codes, as the writer calls them
     std::erase_if(m.nodes, [&](const node& n) {
-      const bool is_input = n.is("QuantizeLinear") && inputs.count(n.inputs[0]) != 0;
-      if (is_input) {
-        names.emplace(n.outputs[0], n.inputs[0]);
+      const bool quantizes =
+          n.is("QuantizeLinear") && inputs.count(writer.quantized_by(n.inputs[0])) != 0;
+      if (quantizes) {
+        names.emplace(n.outputs[0], writer.quantized_by(n.inputs[0]));
       }
-      return is_input;
+      return quantizes || (n.is("Clip") && inputs.count(n.inputs[0]) != 0 &&
+                           writer.quantized_by(n.outputs[0]) == n.inputs[0]);
     });
     for (node& n : m.nodes) {
       for (std::string& name : n.inputs) {

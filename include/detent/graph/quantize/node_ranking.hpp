@@ -8,10 +8,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,35 +48,53 @@ using ranked_node = std::pair<double, std::string>;
 
 /// Ranks nodes by the mean squared difference of their results in the float model and in a
 /// quantized one, which has float values of the same names. A result of the graph that is quantized
-/// has the suffix "_float" there.
-[[nodiscard]] inline std::vector<std::string> rank_by_results(const model& float_model,
-                                                              const model& quantized,
-                                                              const std::vector<std::string>& nodes,
-                                                              const calibration_source& samples,
-                                                              const executor_options& options) {
+/// has the suffix "_float" there. `check`, if it is not empty, is called before each run and with
+/// each value, and may throw to end the ranking.
+[[nodiscard]] inline std::vector<std::string> rank_by_results(
+    const model& float_model, const model& quantized, const std::vector<std::string>& nodes,
+    const calibration_source& samples, const executor_options& options,
+    const std::function<void()>& check = {}) {
+  constexpr std::string_view suffix = "_float";
   const std::set<std::string> wanted(nodes.begin(), nodes.end());
+  std::set<std::string> float_names;  // of values that the float model makes itself
+  for (const node& n : float_model.nodes) {
+    float_names.insert(n.outputs.begin(), n.outputs.end());
+  }
   std::map<std::string, signal_error> errors;
   executor reference(float_model, options);
   executor other(quantized, options);
   const auto values_of = [&](executor& runner, const std::map<std::string, tensor>& inputs) {
     std::map<std::string, tensor> values;
+    if (check) {
+      check();
+    }
     static_cast<void>(runner.run(inputs, [&](const std::string& name, const tensor& value) {
+      if (check) {
+        check();
+      }
       if (value.type() != element_type::f32) {
         return;
       }
       if (wanted.count(name) != 0) {
         values.emplace(name, to_plain(value));
       }
-      const std::size_t suffix = name.rfind("_float");
-      if (suffix != std::string::npos && wanted.count(name.substr(0, suffix)) != 0) {
-        values.insert_or_assign(name.substr(0, suffix), to_plain(value));
+      if (name.ends_with(suffix) && float_names.count(name) == 0) {
+        const std::string stem = name.substr(0, name.size() - suffix.size());
+        if (wanted.count(stem) != 0) {
+          values.insert_or_assign(stem, to_plain(value));
+        }
       }
     }));
     return values;
   };
-  while (const auto inputs = samples()) {
-    const std::map<std::string, tensor> expected = values_of(reference, *inputs);
-    const std::map<std::string, tensor> actual = values_of(other, *inputs);
+  // All samples at first: `check` must not end a pass in the middle.
+  std::vector<std::map<std::string, tensor>> all;
+  while (auto inputs = samples()) {
+    all.push_back(std::move(*inputs));
+  }
+  for (const std::map<std::string, tensor>& inputs : all) {
+    const std::map<std::string, tensor> expected = values_of(reference, inputs);
+    const std::map<std::string, tensor> actual = values_of(other, inputs);
     for (const auto& [name, value] : expected) {
       const auto found = actual.find(name);
       if (found != actual.end() && found->second.count() == value.count()) {
@@ -103,13 +123,12 @@ using ranked_node = std::pair<double, std::string>;
 }
 
 /// Ranks nodes by mean(trace) * |W - quantized W|^2, as tuning_strategy::hawq_v2 says. Nodes
-/// without constant weights have the score 0.
-[[nodiscard]] inline std::vector<std::string> rank_by_trace(const model& float_model,
-                                                            const std::vector<std::string>& nodes,
-                                                            const layer_weight_options& weights,
-                                                            const output_judge& judge,
-                                                            std::uint64_t seed,
-                                                            const parallel_for& parallel) {
+/// without constant weights have the score 0. `check`, if it is not empty, is called before each
+/// node and each run, and may throw to end the ranking.
+[[nodiscard]] inline std::vector<std::string> rank_by_trace(
+    const model& float_model, const std::vector<std::string>& nodes,
+    const layer_weight_options& weights, const output_judge& judge, std::uint64_t seed,
+    const parallel_for& parallel, const std::function<void()>& check = {}) {
   constexpr int probes = 4;
   std::mt19937_64 random(seed);
   std::map<std::string, std::size_t> makers;
@@ -118,6 +137,9 @@ using ranked_node = std::pair<double, std::string>;
   }
   std::vector<ranked_node> scored;
   for (const std::string& name : nodes) {
+    if (check) {
+      check();
+    }
     node n = float_model.nodes[makers.at(name)];
     const tensor* w = float_constant(float_model, n, 1);
     if (!is_quantizable_layer(float_model, n) || w == nullptr) {
@@ -141,7 +163,7 @@ using ranked_node = std::pair<double, std::string>;
       const std::string fresh = unused_names(changed).take(n.inputs[1] + "_shaken");
       changed.initializers[fresh] = shaken(*w, static_cast<float>(step), random);
       changed.nodes[makers.at(name)].inputs[1] = fresh;
-      trace += judge.noise_to_signal(changed) / (step * step) / probes;
+      trace += judge.noise_to_signal(changed, check) / (step * step) / probes;
     }
     scored.emplace_back(detent::detail::rounded_product(trace, rounding.mean_squared_error()),
                         name);

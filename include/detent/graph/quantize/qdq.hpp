@@ -18,6 +18,7 @@
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
@@ -31,6 +32,7 @@ namespace graph {
 /// weights.
 struct quantization_parameters {
   element_type activation_type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  std::size_t activation_bits = 8;                  ///< Bits of the activations, 2..8.
   /// Parameters of every value of the plan, by its name.
   std::map<std::string, quant_params> activations;
   /// Integer weights of each layer, by the index of its node.
@@ -139,6 +141,13 @@ class qdq_writer {
     return value;
   }
 
+  /// The value that a QuantizeLinear with this input quantizes: the input itself, or the value
+  /// before the Clip of fewer than 8 bits.
+  [[nodiscard]] const std::string& quantized_by(const std::string& input) const {
+    const auto found = clipped_.find(input);
+    return found == clipped_.end() ? input : found->second;
+  }
+
  private:
   /// Adds Q and DQ nodes behind a value if it is quantized.
   void add_pair(const std::string& value) {
@@ -153,10 +162,31 @@ class qdq_writer {
         final_name != final_name_.end() ? base : writer_.fresh(base + "_dequantized");
     const auto [scale, zero_point] = add_params(base, found->second);
     nodes_.push_back(writer_.make_node("QuantizeLinear", base + "_QuantizeLinear",
-                                       {value, scale, zero_point}, q));
+                                       {clipped(value, base, found->second), scale, zero_point},
+                                       q));
     nodes_.push_back(writer_.make_node("DequantizeLinear", base + "_DequantizeLinear",
                                        {q, scale, zero_point}, dq));
     dequantized_[value] = dq;
+  }
+
+  /// The value that is to be quantized: with fewer than 8 bits, the result of a Clip to the reals
+  /// of the outer levels, because QuantizeLinear saturates at the ends of its type. `base` is the
+  /// name of the value in the plan. Elements that are only moved are between these reals already.
+  std::string clipped(const std::string& value, const std::string& base, quant_params p) {
+    if (p_.activation_bits == 8 || plan_.root(base) != base) {
+      return value;
+    }
+    const grid levels = activation_levels(p_.activation_type, p_.activation_bits);
+    const auto bound = [&](const char* suffix, std::int32_t level) {
+      return writer_.add_values<float>(base + suffix, element_type::f32, {},
+                                       {static_cast<float>(level - p.zero_point) * p.scale});
+    };
+    const std::string result = writer_.fresh(base + "_clipped");
+    nodes_.push_back(writer_.make_node(
+        "Clip", base + "_Clip", {value, bound("_lower", levels.qmin), bound("_upper", levels.qmax)},
+        result));
+    clipped_[result] = value;
+    return result;
   }
 
   std::pair<std::string, std::string> add_params(const std::string& base, quant_params p) {
@@ -176,10 +206,11 @@ class qdq_writer {
     const tensor& t = m_.initializers.at(name);
     const quant_params p = entry_of(params_, name, "parameters for the constant");
     tensor q = tensor::allocate(p_.activation_type, t.dims());
+    const grid levels = activation_levels(p_.activation_type, p_.activation_bits);
     if (p_.activation_type == element_type::u8) {
-      quantize(t.data<float>(), q.mutable_data<std::uint8_t>(), p);
+      quantize(t.data<float>(), q.mutable_data<std::uint8_t>(), p, levels);
     } else {
-      quantize(t.data<float>(), q.mutable_data<std::int8_t>(), p);
+      quantize(t.data<float>(), q.mutable_data<std::int8_t>(), p, levels);
     }
     const auto [scale, zero_point] = add_params(name, p);
     nodes_.push_back(writer_.make_node(
@@ -242,6 +273,7 @@ class qdq_writer {
   // the constant itself.
   std::unordered_map<std::string, std::string> constants_;
   std::map<std::string, std::string> final_name_;
+  std::unordered_map<std::string, std::string> clipped_;  // the value that each result is of
 };
 
 }  // namespace detail

@@ -131,6 +131,7 @@ class quantization_plan {
         named[name].quantize = false;
       }
     }
+    named.erase("");  // outputs that are not asked for
     std::vector<std::pair<std::vector<std::string>, operator_settings>> candidates;
     const links before(m_);
     for (const auto& [name, settings] : named) {
@@ -173,14 +174,17 @@ class quantization_plan {
   [[nodiscard]] bool quantizes(std::size_t node_index) const {
     return nodes_.count(node_index) != 0;
   }
+  /// Whether the scope, a rule or leave_out() leaves the node with that index in float.
+  [[nodiscard]] bool ignores(std::size_t node_index) const {
+    return ignored_.count(node_index) != 0;
+  }
   /// Indices of the layers that get integer weights, in topological order.
   [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
 
   /// The settings that rules give to a node; without any values if there are none.
   [[nodiscard]] const operator_settings& settings(std::size_t node_index) const {
     static const operator_settings none;
-    const node& n = m_.nodes[node_index];
-    const auto found = n.outputs.empty() ? settings_.end() : settings_.find(n.outputs[0]);
+    const auto found = settings_.find(m_.nodes[node_index].first_output());
     return found == settings_.end() ? none : found->second;
   }
   /// The name of the observer that rules give to a value, also through the values that its elements
@@ -347,7 +351,7 @@ class quantization_plan {
   /// Stores the tables of embeddings in 8 bits, but for those that rules leave in float.
   void store_embeddings() {
     quantize_embeddings(m_, [&](const node& n) {
-      const operator_settings own = settings_of(n.outputs[0]);
+      const operator_settings own = settings_of(n.first_output());
       return own.quantize.value_or(true) ? std::optional<bool>(own.per_channel.value_or(true))
                                          : std::nullopt;
     });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Quantizes one model by many settings without repeating what two settings have in common: ranges
-// of activations are collected once for each number of samples, and weights are quantized once for
-// each way to choose their scales.
+// of activations are collected once for each method and number of samples, when a setting first
+// needs them, and weights are quantized once for each way to choose their scales.
 //
 // In static quantization, nodes that the executor cannot run stay in float, as in
 // static_quantization().
@@ -55,8 +55,8 @@ struct setting_quantizer_options {
 /// Quantizes one model by many settings. Not thread-safe.
 class setting_quantizer {
  public:
-  /// `methods` are the observers that settings may name. `samples` is drawn when first needed, once
-  /// or twice for each number of samples, and again by bias correction.
+  /// `methods` are the observers that settings may name. `samples` is drawn when a setting first
+  /// needs it, once or twice for each method and number of samples, and again by bias correction.
   ///
   /// Throws as quantization_plan, and invalid_argument if a method is unknown or an override cannot
   /// be applied.
@@ -126,19 +126,17 @@ class setting_quantizer {
     plan.leave_out(indices_of(s.in_float));
     quantization_parameters p;
     p.activation_type = options_.activations.type;
+    p.activation_bits = options_.activations.bits;
     if (!options_.is_dynamic) {
-      const auto method = std::find(methods_.begin(), methods_.end(), s.method);
-      require(method != methods_.end(), error_kind::invalid_argument, "method '", s.method,
-              "' is not one of the search");
-      const auto at = static_cast<std::size_t>(method - methods_.begin());
-      const ranges& found = ranges_of(s.samples, s.symmetric_activations);
+      require(std::find(methods_.begin(), methods_.end(), s.method) != methods_.end(),
+              error_kind::invalid_argument, "method '", s.method, "' is not one of the search");
+      const ranges& found = ranges_of(s.method, s.samples, s.symmetric_activations);
       // A value that only nodes in float take is float.
       const std::set<std::string> before = plan_.consumed_values();
       const std::set<std::string> now = plan.consumed_values();
       for (const std::string& value : plan.values()) {
         if (now.count(value) != 0 || before.count(value) == 0) {
-          const std::vector<quant_params>& all = found.at(value);
-          p.activations[value] = all[(std::min)(at, all.size() - 1)];
+          p.activations[value] = found.at(value);
         }
       }
       detail::share_parameters(plan, p.activations);
@@ -159,8 +157,7 @@ class setting_quantizer {
   }
 
  private:
-  /// Parameters of each value, one for each method; a value that all methods agree on has one.
-  using ranges = std::map<std::string, std::vector<quant_params>>;
+  using ranges = std::map<std::string, quant_params>;  // of each value
 
   [[nodiscard]] calibration_source some_samples(std::size_t count) const {
     return count == 0 ? samples_ : first_samples(samples_, count);
@@ -179,13 +176,13 @@ class setting_quantizer {
     return indices;
   }
 
-  const ranges& ranges_of(std::size_t samples, bool is_symmetric) {
-    const auto [found, is_new] = ranges_.try_emplace({samples, is_symmetric});
+  const ranges& ranges_of(const std::string& method, std::size_t samples, bool is_symmetric) {
+    const auto [found, is_new] = ranges_.try_emplace({method, samples, is_symmetric});
     if (!is_new) {
       return found->second;
     }
     try {
-      found->second = calibrated(samples, is_symmetric);
+      found->second = calibrated(method, samples, is_symmetric);
     } catch (...) {
       ranges_.erase(found);
       throw;
@@ -193,27 +190,22 @@ class setting_quantizer {
     return found->second;
   }
 
-  [[nodiscard]] ranges calibrated(std::size_t samples, bool is_symmetric) const {
+  [[nodiscard]] ranges calibrated(const std::string& method, std::size_t samples,
+                                  bool is_symmetric) const {
     activation_options activations = options_.activations;
     activations.symmetric = is_symmetric;
-    const observer_options observer = detail::activation_observer(activations, methods_[0]);
+    const observer_options observer = detail::activation_observer(activations, method);
     std::vector<observed_value> observed;
     for (const std::string& value : plan_.values()) {
       const std::string own = detail::own_method(plan_, value, activations.overrides);
-      const bool is_open = own.empty() && activations.overrides.count(value) == 0;
-      for (const std::string& method : methods_) {
-        observed.push_back({value, detail::observer_for(plan_, value, own.empty() ? method : own,
-                                                        observer, activations.observers)});
-        if (!is_open) {
-          break;
-        }
-      }
+      observed.push_back({value, detail::observer_for(plan_, value, own.empty() ? method : own,
+                                                      observer, activations.observers)});
     }
     calibrate(plan_.float_model(), observed, some_samples(samples), options_.executor);
     ranges found;
     for (const observed_value& v : observed) {
-      found[v.name].push_back(
-          detail::solution_of(plan_, v, observer.scheme, activations.overrides).params);
+      found.emplace(v.name,
+                    detail::solution_of(plan_, v, observer.scheme, activations.overrides).params);
     }
     return found;
   }
@@ -249,7 +241,8 @@ class setting_quantizer {
   std::vector<std::string> methods_;
   std::optional<divided_model> divided_;  // nothing if there is no rest that stays in float
   quantization_plan plan_;
-  std::map<std::pair<std::size_t, bool>, ranges> ranges_;  // by samples, and whether symmetric
+  /// By method, samples, and whether symmetric.
+  std::map<std::tuple<std::string, std::size_t, bool>, ranges> ranges_;
   /// By layer, channels and rule; then by the scale of the input.
   std::map<std::tuple<std::size_t, bool, weight_scale>, std::map<float, layer_weights>> weights_;
 };

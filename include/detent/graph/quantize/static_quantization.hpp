@@ -2,8 +2,8 @@
 // The room graph/quantize/ turns float models into quantized ones: static quantization with
 // calibration samples, automatic choice of its settings, dynamic and weight-only quantization,
 // accuracy control, and their parts. It may include its own headers, graph/model/, graph/ops/,
-// graph/run/, graph/rewrite/ and everything below the graph floor; it must not include any room
-// above it, such as graph/ppq/ or graph/nncf/.
+// graph/run/, graph/learn/, graph/rewrite/ and everything below the graph floor; it must not
+// include any room above it, such as graph/ppq/ or graph/nncf/.
 //
 // This header holds post-training static quantization: ranges come from calibration samples, and
 // the result is an ONNX model with QuantizeLinear/DequantizeLinear pairs (QDQ; qoperator.hpp has
@@ -208,6 +208,7 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
       std::move(m), options.scope, [&](model runnable, const quantization_scope& scope) {
         quantization q{quantization_plan(std::move(runnable), scope), {}, {}};
         q.parameters.activation_type = options.activations.type;
+        q.parameters.activation_bits = options.activations.bits;
         q.parameters.activations = calibrate_activations(q.plan, samples, options);
         q.parameters.layers = quantize_layers(q.plan, q.parameters.activations, options);
         q.result = write_qdq(q.plan, q.parameters);

@@ -18,21 +18,23 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// In what order tune() tries settings. All but the last three begin with the settings of the
-/// space, in their order, and leave nodes in float only if none of them meets the goal.
+/// In what order tune() tries settings. basic, mse, mse_v2 and hawq_v2 begin with the settings of
+/// the space, in their order, and leave nodes in float only if none of them meets the goal.
 enum class tuning_strategy : std::uint8_t {
   /// Leaves each node alone in float, from the outputs backward, and sorts the nodes by the metric
   /// that they reach; then leaves them in float one after the other, in that order, keeping those
   /// that help; then all of them, one more at a time.
   basic,
   /// Starts from the float model and quantizes one kind of operator after the other, the most
-  /// costly first, then the nodes of the kinds that failed one by one; keeps what meets the goal.
+  /// costly first, then the nodes of the kinds that failed one by one; keeps what meets the goal,
+  /// and takes the last such model. Of the space it takes the first setting only.
   conservative,
   /// Sorts the nodes by the squared error of their results in the quantized model and leaves one
   /// more at a time in float, the worst first.
   mse,
   /// Leaves in float, again and again, the node that lowers the error of the outputs most; when the
-  /// goal is met, quantizes nodes again, those first that helped least.
+  /// goal is met, quantizes nodes again, those first that helped least, and takes the last model
+  /// that meets the goal.
   mse_v2,
   /// As mse, but nodes are sorted by the effect that rounding their weights has on the outputs to
   /// second order: the trace of the Gauss-Newton matrix of the weights times the mean square of
@@ -108,12 +110,13 @@ struct weighted_objective {
 struct tuning_trial {
   tuning_setting setting = {};  ///< How the model was quantized.
   double metric = 0.0;          ///< Its metric.
-  /// The weighted sum of its objectives, each divided by that of the float model (the metric where
-  /// higher is better: that of the float model divided by its own). Lower is better. 0 if no
-  /// objective was measured.
+  /// The weighted sum of its objectives, each divided by that of the float model. The metric counts
+  /// with its drop: by how much it is worse than that of the float model, divided by the magnitude
+  /// of that one (not divided if that is 0). Lower is better. 0 if no objective was measured.
   double objective = 0.0;
   bool meets_goal = false;  ///< Whether the metric meets the goal.
-  bool is_best = false;     ///< Whether it is better than all trials before it.
+  /// Whether it was the best trial when it was made. The last such trial is the result.
+  bool is_best = false;
 };
 
 /// Why a search ended.
@@ -150,8 +153,9 @@ struct tuning_options {
   /// What makes one model that meets the goal better than another. They are measured only if the
   /// search goes on after the goal is met, that is with a timeout.
   std::vector<weighted_objective> objectives = {{tuning_objective::latency, 1.0}};
-  /// Seconds after which no further trial begins; the search then returns the best trial that meets
-  /// the goal. 0: the search ends at the first trial that meets the goal.
+  /// Seconds after which no further trial begins and no more nodes are ranked; the search then
+  /// returns the best trial that meets the goal. 0: the search ends at the first trial that meets
+  /// the goal.
   double timeout = 0.0;
   std::size_t max_trials = 100;  ///< Trials, at most; those of an earlier search count. At least 1.
   /// Whether the first trial is taken, and neither its metric nor its objectives are measured.
@@ -165,12 +169,13 @@ struct tuning_options {
   /// others is taken. Runs of the float and the quantized model take turns.
   std::size_t warmup_runs = 5;
   std::size_t measured_runs = 20;  ///< See `warmup_runs`. At least 1.
-  /// Trials of an earlier search with the same model, data and metric. A setting among them is not
-  /// measured again.
+  /// Trials of an earlier search with the same model, data, metric and `quantizer`. The metric of a
+  /// setting among them is not computed again; goal and objectives may be others than they were.
   std::vector<tuning_trial> known = {};
   /// Called with each trial, in the order of time, also with those that are `known`.
   std::function<void(const tuning_trial&)> on_trial = {};
-  /// Called before each trial; the search ends if it returns true. May be empty.
+  /// Called before each trial, and often while nodes are ranked; the search ends if it returns
+  /// true. May be empty.
   std::function<bool()> cancelled = {};
   /// A clock in seconds for `timeout` and latency. Empty: std::chrono::steady_clock.
   std::function<double()> clock = {};

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,6 +31,12 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// Thrown by tuning_search::check_end(), and caught where the strategy was called.
+class search_ended : public std::exception {
+ public:
+  [[nodiscard]] const char* what() const noexcept override { return "the search has ended"; }
+};
+
 /// The state of a search.
 class tuning_search {
  public:
@@ -44,7 +51,7 @@ class tuning_search {
         start_(now()),
         quantizer_(float_model, samples, options.space.methods, options.quantizer) {
     for (const tuning_trial& t : options.known) {
-      known_.emplace(t.setting, t);
+      known_.emplace(t.setting, t.metric);
     }
     float_metric_ = options.performance_only ? 0.0 : metric(float_model);
   }
@@ -59,23 +66,24 @@ class tuning_search {
     if (seen != index_.end()) {
       return trials_[seen->second];
     }
+    // Of a known trial only the metric is taken over: this search may have another goal, and
+    // objectives that were not measured then.
     tuning_trial t;
+    t.setting = setting;
     const auto known = known_.find(setting);
-    if (known != known_.end()) {
-      t = known->second;
-      t.is_best = false;
-    } else {
-      t.setting = setting;
+    const bool is_known = known != known_.end();
+    t.metric = is_known ? known->second : 0.0;
+    if (!is_known || options_.timeout > 0.0) {
       model made = quantizer_.quantize(setting);
       if (!options_.performance_only) {
-        t.metric = metric_(made);
-        t.meets_goal = options_.goal.is_met(float_metric_, t.metric);
+        t.metric = is_known ? t.metric : metric_(made);
         t.objective = objective_of(made, t.metric);
       }
       last_ = std::move(made);
       last_setting_ = setting;
     }
-    t.is_best = trials_.empty() || is_better(t, trials_[best_]);
+    t.meets_goal = !options_.performance_only && options_.goal.is_met(float_metric_, t.metric);
+    t.is_best = trials_.empty() || (t.meets_goal && takes_latest_) || is_better(t, trials_[best_]);
     if (t.is_best) {
       best_ = trials_.size();
     }
@@ -87,10 +95,9 @@ class tuning_search {
     return trials_.back();
   }
 
-  /// Makes a trial that was made before the best one, whatever the others are.
-  void prefer(const tuning_setting& setting) { best_ = index_.at(setting); }
-  /// From now on, a trial that meets the goal does not end the search.
-  void go_on_after_goal() noexcept { ends_at_goal_ = false; }
+  /// From now on, a trial that meets the goal does not end the search, and is the best one whatever
+  /// those before it are: the strategy itself sees to it that it is.
+  void take_latest() noexcept { takes_latest_ = true; }
 
   /// Whether the search is to end now; the reason is then known.
   [[nodiscard]] bool has_ended() {
@@ -101,7 +108,7 @@ class tuning_search {
       return false;  // there is always a result
     }
     if (options_.performance_only ||
-        (trials_[best_].meets_goal && options_.timeout <= 0.0 && ends_at_goal_)) {
+        (trials_[best_].meets_goal && options_.timeout <= 0.0 && !takes_latest_)) {
       end_ = tuning_end::goal;
     } else if (trials_.size() >= options_.max_trials) {
       end_ = tuning_end::trials;
@@ -111,6 +118,12 @@ class tuning_search {
       end_ = tuning_end::cancelled;
     }
     return end_.has_value();
+  }
+  /// Throws search_ended if the search is to end: for use inside of long computations.
+  void check_end() {
+    if (has_ended()) {
+      throw search_ended();
+    }
   }
 
   /// The best trial so far; there is at least one.
@@ -137,8 +150,9 @@ class tuning_search {
     return options_.goal.is_better(a.metric, b.metric);
   }
 
-  /// The result of the search, which must have made a trial.
+  /// The result of the search. Throws invalid_argument if it has made no trial.
   [[nodiscard]] tuning_result result() {
+    require(!trials_.empty(), error_kind::invalid_argument, "the search has made no trial");
     tuning_result r;
     r.best_trial = trials_[best_];
     r.best = last_ && last_setting_ == r.best_trial.setting
@@ -172,7 +186,8 @@ class tuning_search {
     return *sample_;
   }
 
-  /// The value of an objective for the quantized model divided by that for the float model.
+  /// The value of an objective for the quantized model divided by that for the float model; of the
+  /// metric, its drop.
   [[nodiscard]] double ratio_of(tuning_objective objective, const model& quantized, double metric) {
     const executor_options& executor = options_.quantizer.executor;
     double own = 0.0;
@@ -184,8 +199,8 @@ class tuning_search {
     };
     switch (objective) {
       case tuning_objective::metric:
-        reference = options_.goal.higher_is_better ? metric : float_metric_;
-        own = options_.goal.higher_is_better ? float_metric_ : metric;
+        reference = std::fabs(float_metric_);
+        own = options_.goal.higher_is_better ? float_metric_ - metric : metric - float_metric_;
         break;
       case tuning_objective::latency:
         std::tie(reference, own) =
@@ -222,11 +237,11 @@ class tuning_search {
   double start_;
   setting_quantizer quantizer_;
   double float_metric_ = 0.0;
-  std::map<tuning_setting, tuning_trial> known_;
+  std::map<tuning_setting, double> known_;  // metrics of an earlier search
   std::vector<tuning_trial> trials_;
   std::map<tuning_setting, std::size_t> index_;  // of the trials
   std::size_t best_ = 0;
-  bool ends_at_goal_ = true;
+  bool takes_latest_ = false;
   std::optional<tuning_end> end_;
   std::optional<model> last_;  // the model of the last trial that was measured
   tuning_setting last_setting_;

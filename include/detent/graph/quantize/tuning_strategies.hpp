@@ -8,6 +8,7 @@
 #define DETENT_GRAPH_QUANTIZE_TUNING_STRATEGIES_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -110,7 +111,7 @@ inline void tune_basic(tuning_search& search) {
 }
 
 inline void tune_conservative(tuning_search& search) {
-  search.go_on_after_goal();
+  search.take_latest();
   const model& m = search.quantizer().plan().float_model();
   std::map<std::string, std::string> types;
   for (const node& n : m.nodes) {
@@ -140,7 +141,6 @@ inline void tune_conservative(tuning_search& search) {
     const std::optional<tuning_trial> t = search.evaluate(tried);
     if (t && t->meets_goal) {
       current = tried;
-      search.prefer(current);
     }
     return t;
   };
@@ -175,7 +175,8 @@ inline void tune_mse(tuning_search& search) {
     fall_back(search, *start,
               rank_by_results(search.quantizer().plan().float_model(),
                               search.quantizer().quantize_planned(*start), search.nodes(),
-                              search.ranking_samples(), search.options().quantizer.executor));
+                              search.ranking_samples(), search.options().quantizer.executor,
+                              [&search] { search.check_end(); }));
   }
 }
 
@@ -191,9 +192,9 @@ inline void tune_hawq_v2(tuning_search& search) {
   weights.scale = start->weights;
   const output_judge judge(m, search.ranking_samples(), o.ranking_samples, true,
                            o.quantizer.executor);
-  fall_back(
-      search, *start,
-      rank_by_trace(m, search.nodes(), weights, judge, o.seed, o.quantizer.executor.parallel));
+  fall_back(search, *start,
+            rank_by_trace(m, search.nodes(), weights, judge, o.seed, o.quantizer.executor.parallel,
+                          [&search] { search.check_end(); }));
 }
 
 inline void tune_mse_v2(tuning_search& search) {
@@ -205,7 +206,7 @@ inline void tune_mse_v2(tuning_search& search) {
   const output_judge judge(search.quantizer().plan().float_model(), search.ranking_samples(),
                            o.ranking_samples, true, o.quantizer.executor);
   // A trial that meets the goal is not the end: nodes are quantized again then.
-  search.go_on_after_goal();
+  search.take_latest();
   tuning_setting current = *start;
   std::vector<std::string> taken;
   std::vector<std::string> left = search.nodes();
@@ -213,8 +214,10 @@ inline void tune_mse_v2(tuning_search& search) {
   while (!left.empty() && !is_met) {
     std::vector<ranked_node> scored;
     for (const std::string& name : left) {
+      search.check_end();
       scored.emplace_back(
-          -judge.noise_to_signal(search.quantizer().quantize_planned(with_float(current, name))),
+          -judge.noise_to_signal(search.quantizer().quantize_planned(with_float(current, name)),
+                                 [&search] { search.check_end(); }),
           name);
     }
     const std::string chosen = names_by_score(std::move(scored)).front();
@@ -230,7 +233,6 @@ inline void tune_mse_v2(tuning_search& search) {
   if (!is_met) {
     return;
   }
-  search.prefer(current);
   taken.pop_back();  // without the last one the goal was not met
   while (!taken.empty()) {
     const std::optional<tuning_trial> t = search.evaluate(without_float(current, taken.back()));
@@ -239,7 +241,6 @@ inline void tune_mse_v2(tuning_search& search) {
     }
     if (t->meets_goal) {
       current = t->setting;
-      search.prefer(current);
     }
     taken.pop_back();
   }
@@ -284,6 +285,26 @@ inline void tune_random(tuning_search& search) {
   }
 }
 
+/// The values with numbers in place of what a process cannot be fitted to: the lowest finite value
+/// for NaN and -infinity, the highest one for infinity, 0 if there is none.
+[[nodiscard]] inline std::vector<double> finite_values(std::vector<double> values) {
+  double lowest = std::numeric_limits<double>::infinity();
+  double highest = -lowest;
+  for (const double v : values) {
+    if (std::isfinite(v)) {
+      lowest = (std::min)(lowest, v);
+      highest = (std::max)(highest, v);
+    }
+  }
+  const bool has_any = lowest <= highest;
+  for (double& v : values) {
+    if (!std::isfinite(v)) {
+      v = !has_any ? 0.0 : v > 0.0 ? highest : lowest;
+    }
+  }
+  return values;
+}
+
 inline void tune_bayesian(tuning_search& search) {
   constexpr std::size_t first_trials = 5;
   constexpr std::size_t candidates = 200;
@@ -315,6 +336,7 @@ inline void tune_bayesian(tuning_search& search) {
   std::set<tuning_setting> tried;
   std::vector<std::vector<double>> points;
   std::vector<double> values;
+  std::size_t best_at = 0;
   const auto draw = [&] { return random_setting(o.space, nodes, random); };
   tuning_setting next = o.space.at(0);
   for (;;) {
@@ -325,6 +347,9 @@ inline void tune_bayesian(tuning_search& search) {
     }
     points.push_back(point_of(next));
     values.push_back(value_of(*t));
+    if (o.goal.is_better(t->metric, search.trials()[best_at].metric)) {
+      best_at = values.size() - 1;
+    }
     if (points.size() < first_trials) {
       const auto s = untried(tried, draw);
       if (!s) {
@@ -333,10 +358,9 @@ inline void tune_bayesian(tuning_search& search) {
       next = *s;
       continue;
     }
-    const gaussian_process process(points, values);
-    const double best = *std::max_element(values.begin(), values.end());
-    const std::size_t best_at =
-        static_cast<std::size_t>(std::find(values.begin(), values.end(), best) - values.begin());
+    const std::vector<double> fitted = finite_values(values);
+    const gaussian_process process(points, fitted);
+    const double best = fitted[best_at];
     const tuning_setting around = search.trials()[best_at].setting;
     double most = -std::numeric_limits<double>::infinity();
     std::optional<tuning_setting> chosen;
@@ -398,7 +422,7 @@ inline void tune_exhaustive(tuning_search& search) {
   }
 }
 
-inline void run_strategy(tuning_strategy strategy, tuning_search& search) {
+inline void choose_trials(tuning_strategy strategy, tuning_search& search) {
   switch (strategy) {
     case tuning_strategy::basic:
       return tune_basic(search);
@@ -416,6 +440,15 @@ inline void run_strategy(tuning_strategy strategy, tuning_search& search) {
       return tune_random(search);
     case tuning_strategy::exhaustive:
       return tune_exhaustive(search);
+  }
+}
+
+/// Makes the trials of a strategy until it has nothing left to try or the search ends.
+inline void run_strategy(tuning_strategy strategy, tuning_search& search) {
+  try {
+    choose_trials(strategy, search);
+  } catch (const search_ended&) {
+    // while nodes were ranked
   }
 }
 

@@ -204,7 +204,7 @@ class weight_only_quantizer {
     for (const std::size_t i : candidates) {
       const node& n = m_.nodes[i];
       const std::optional<bool> is_transposed = weights_transposed(n);
-      const auto entry = settings.find(n.outputs[0]);
+      const auto entry = settings.find(n.first_output());
       const operator_settings own = entry == settings.end() ? operator_settings() : entry->second;
       if (!own.quantize.value_or(true)) {
         continue;

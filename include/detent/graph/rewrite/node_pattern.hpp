@@ -3,6 +3,7 @@
 #ifndef DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 #define DETENT_GRAPH_REWRITE_NODE_PATTERN_HPP
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -27,9 +28,9 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The name by which options and callbacks refer to a node: its name or, if it has none, that of
-/// its first output.
+/// its first output that is asked for.
 [[nodiscard]] inline const std::string& name_or_output(const node& n) {
-  return n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
+  return n.name.empty() ? n.first_output() : n.name;
 }
 
 namespace detail {
@@ -76,12 +77,19 @@ class node_pattern {
   node_pattern(const char* what, const std::string& text)
       : expression_(detail::compile_expression(what, text)) {}
 
-  /// Whether the expression matches all of `text`.
+  /// Whether the expression matches all of `text`. Throws unsupported, naming its first characters,
+  /// for a text of more than 1000 characters: std::regex needs some of the stack for each.
   [[nodiscard]] bool matches(const std::string& text) const {
+    require(text.size() <= longest, error_kind::unsupported, "a name of ", text.size(),
+            " characters, '", text.substr(0, 40),
+            "...', which patterns cannot be matched with: ", "they take names of at most ",
+            longest);
     return detail::matches_all(*expression_, text);
   }
 
  private:
+  static constexpr std::size_t longest = 1000;
+
   std::shared_ptr<const detail::regular_expression> expression_;
 };
 

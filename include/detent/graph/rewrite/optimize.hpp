@@ -549,9 +549,17 @@ struct activation_bounds {
              : std::optional<activation_bounds>(b);
 }
 
-/// Fuses a Relu or Clip into the Conv or Gemm whose result it alone takes: the layer moves to the
-/// domain "detent" and gets the attributes `lower` and `upper`. The result is for execution, not
-/// for files.
+/// The bounds of two clamps in a row as those of one. Returns nothing if the ranges do not overlap.
+[[nodiscard]] inline std::optional<activation_bounds> joined_bounds(const activation_bounds& first,
+                                                                    const activation_bounds& then) {
+  const activation_bounds both{(std::max)(first.lower, then.lower),
+                               (std::min)(first.upper, then.upper)};
+  return both.lower > both.upper ? std::nullopt : std::optional<activation_bounds>(both);
+}
+
+/// Fuses a Relu or Clip, or several in a row, into the Conv or Gemm whose result they alone take:
+/// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. The result
+/// is for execution, not for files.
 inline void fuse_activations(model& m) {
   if (!detail::has_any(m, {"Relu", "Clip"})) {
     return;
@@ -562,19 +570,27 @@ inline void fuse_activations(model& m) {
     if (!n.is("Conv") && !n.is("Gemm")) {
       continue;
     }
-    const std::size_t next = detail::sole_consumer(m, l, i);
-    if (next == links::none || m.nodes[next].inputs[0] != n.outputs[0]) {
-      continue;
+    activation_bounds bounds;
+    std::size_t last = i;
+    for (std::size_t next = detail::sole_consumer(m, l, i);
+         next != links::none && m.nodes[next].inputs[0] == m.nodes[last].outputs[0];
+         next = detail::sole_consumer(m, l, next)) {
+      const auto clamp = clamping_activation(m, m.nodes[next]);
+      const auto both = clamp ? joined_bounds(bounds, *clamp) : std::nullopt;
+      if (!both) {
+        break;
+      }
+      bounds = *both;
+      detail::absorb(m, i, next);
+      last = next;
     }
-    const auto bounds = clamping_activation(m, m.nodes[next]);
-    if (!bounds) {
+    if (last == i) {
       continue;
     }
     n.domain = "detent";
     m.opsets["detent"] = 1;
-    n.attributes["lower"] = attribute::of(bounds->lower);
-    n.attributes["upper"] = attribute::of(bounds->upper);
-    detail::absorb(m, i, next);
+    n.attributes["lower"] = attribute::of(bounds.lower);
+    n.attributes["upper"] = attribute::of(bounds.upper);
   }
   detail::erase_absorbed(m);
 }

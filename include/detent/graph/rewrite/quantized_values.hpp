@@ -161,14 +161,19 @@ class quantized_values {
   [[nodiscard]] destination destination_of(std::size_t i) const {
     destination d;
     d.value.name = m_.nodes[i].outputs[0];
-    const std::size_t next = sole_consumer(m_, links_, i);
-    if (next != links::none && !m_.nodes[next].op_type.empty() &&
-        m_.nodes[next].inputs[0] == d.value.name) {
-      d.bounds = clamping_activation(m_, m_.nodes[next]);
-      if (d.bounds) {
-        d.value.name = m_.nodes[next].outputs[0];
-        d.absorbed.push_back(next);
+    for (std::size_t next = sole_consumer(m_, links_, i);
+         next != links::none && !m_.nodes[next].op_type.empty() &&
+         m_.nodes[next].inputs[0] == d.value.name;
+         next = sole_consumer(m_, links_, next)) {
+      const auto clamp = clamping_activation(m_, m_.nodes[next]);
+      const auto both =
+          clamp ? joined_bounds(d.bounds.value_or(activation_bounds()), *clamp) : std::nullopt;
+      if (!both) {
+        break;
       }
+      d.bounds = both;
+      d.value.name = m_.nodes[next].outputs[0];
+      d.absorbed.push_back(next);
     }
     const std::size_t q = sole_quantizer(d.value.name);
     if (q != links::none) {

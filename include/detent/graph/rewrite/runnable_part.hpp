@@ -3,9 +3,10 @@
 // is a model of its own, and the rest. A pass that has to run its model works on that part; then
 // the two are joined again.
 //
-//   x -> Conv -> Relu -+-> MyOperator -> Conv -> y        part: x -> Conv -> Relu -> r, Softmax ->
-//   z
-//                      +-> Softmax -> z                   rest: r -> MyOperator -> Conv -> y
+//     model: x -> Conv -> Relu -+-> MyOperator -> Conv -> y
+//                               +-> Softmax -> z
+//     part:  x -> Conv -> Relu -> r, Softmax -> z
+//     rest:  r -> MyOperator -> Conv -> y
 #ifndef DETENT_GRAPH_REWRITE_RUNNABLE_PART_HPP
 #define DETENT_GRAPH_REWRITE_RUNNABLE_PART_HPP
 

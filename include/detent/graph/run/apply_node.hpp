@@ -127,6 +127,18 @@ inline bool order_inputs(const operator_definition& definition, std::vector<tens
   return same;
 }
 
+/// True if all outputs that a node asks for are known to be empty, so that there is nothing to
+/// compute. Operators may loop over the other dimensions, of which an empty tensor of a few bytes
+/// can have 2^64.
+[[nodiscard]] inline bool makes_nothing(const operator_context& c) {
+  for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    if (c.has_output(i) && (!c.outputs[i].defined() || c.outputs[i].count() > 0)) {
+      return false;
+    }
+  }
+  return !has_bodies(c.n());
+}
+
 /// The body of apply(), which adds the node's name to its errors.
 inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
                                          std::vector<tensor>& inputs, run_resources& resources,
@@ -152,7 +164,15 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
     for (const tensor& t : c.outputs) {
       c.count_multiply_adds({t.count()});
     }
-    definition.run(c);
+    if (makes_nothing(c)) {
+      for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+        if (c.has_output(i)) {
+          c.make_output(i);
+        }
+      }
+    } else {
+      definition.run(c);
+    }
     for (tensor& t : c.outputs) {
       // Operators declare channels-last results also where both orders are the same. Such a
       // result counts as plain, so that nobody reorders it later.
@@ -169,10 +189,11 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
   return std::move(c.outputs);
 }
 
-/// Calls the operator's infer() and, unless `shapes_only`, its run() for one node, and returns the
-/// outputs. Inputs that had to be converted are replaced in `inputs` by their converted forms, so
-/// that the caller can hand these to the next user of the value. `known`, if not null, keeps what
-/// infer() declared and saves the call when the forms of the inputs are the same again.
+/// Calls the operator's infer() and, unless `shapes_only` or all outputs are empty, its run() for
+/// one node, and returns the outputs. Inputs that had to be converted are replaced in `inputs` by
+/// their converted forms, so that the caller can hand these to the next user of the value. `known`,
+/// if not null, keeps what infer() declared and saves the call when the forms of the inputs are the
+/// same again.
 ///
 /// Errors of the operator keep their kind and get the node's label in front, unless they have it
 /// already; running out of memory becomes bad_file. With `shapes_only`, value_unknown passes.

@@ -72,6 +72,9 @@ class buffer_pool {
   /// outlive what is allocated.
   [[nodiscard]] std::pmr::memory_resource* scratch() const noexcept { return &state_->budget; }
 
+  /// Whether something did not fit the limit since the last call of this function.
+  [[nodiscard]] bool forget_refusal() const noexcept { return state_->budget.forget_refusal(); }
+
  private:
   struct shared_state {
     explicit shared_state(std::size_t limit) : budget(limit) {}

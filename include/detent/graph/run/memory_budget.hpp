@@ -35,8 +35,16 @@ class memory_budget final : public std::pmr::memory_resource {
   }
   /// Counts `bytes`. Throws bad_file if they do not fit.
   void take(std::size_t bytes) {
-    require(try_take(bytes), error_kind::bad_file, "needs ", bytes, " more bytes of memory, ",
+    const bool fits = try_take(bytes);
+    if (!fits) {
+      refused_.store(true, std::memory_order_relaxed);
+    }
+    require(fits, error_kind::bad_file, "needs ", bytes, " more bytes of memory, ",
             used_.load(std::memory_order_relaxed), " are in use, the limit is ", limit_);
+  }
+  /// Whether take() has thrown since the last call of this function.
+  [[nodiscard]] bool forget_refusal() noexcept {
+    return refused_.exchange(false, std::memory_order_relaxed);
   }
   /// Takes back what take() or try_take() has counted.
   void give_back(std::size_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
@@ -61,6 +69,7 @@ class memory_budget final : public std::pmr::memory_resource {
 
   const std::size_t limit_;
   std::atomic<std::size_t> used_{0};
+  std::atomic<bool> refused_{false};
 };
 
 }  // namespace detail

@@ -32,6 +32,13 @@ struct run_resources {
   run_resources& operator=(const run_resources&) = delete;
   ~run_resources() = default;
 
+  /// Whether an operator was stopped because it exceeded a limit since the last call of this
+  /// function.
+  [[nodiscard]] bool forget_refusal() noexcept {
+    const bool of_memory = pool.forget_refusal();
+    return std::exchange(work.refused, false) || of_memory;
+  }
+
   const executor_options options;
   buffer_pool pool;
   allocator allocate;  // allocates from the pool

@@ -39,15 +39,36 @@ namespace detail {
   return brief;
 }
 
+/// Nodes whose inputs and outputs have at most this many elements each are executed before a run:
+/// they may be shape arithmetic.
+inline constexpr std::size_t most_inferred_elements = 4096;
+
+/// The limits of what infer_values() computes, whatever a run may use: the memory of all values
+/// that it keeps and of scratch memory, and the multiply-adds of all nodes.
+[[nodiscard]] inline executor_options inference_limits() {
+  executor_options limits;
+  limits.max_memory_bytes = std::size_t{64} << 20U;
+  limits.max_iterations = std::size_t{1} << 20U;
+  limits.max_multiply_adds = std::uint64_t{1} << 30U;
+  return limits;
+}
+
+/// Gives the next node its share of the multiply-adds of inference_limits().
+inline void limit_next_node(run_resources& resources) {
+  constexpr std::uint64_t share = std::uint64_t{1} << 20U;
+  run_work& work = resources.work;
+  work.max_multiply_adds =
+      (std::min)(resources.options.max_multiply_adds, work.multiply_adds + share);
+}
+
 /// Adds to `known` what can be inferred from it for the values of a graph; see infer_shapes(). `of`
 /// is the model that the graph is or belongs to. `lenient`: errors of operators are swallowed and
-/// leave the outputs of the node unknown.
+/// leave the outputs of the node unknown. So does exceeding inference_limits(), in any case.
 inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
                          bool lenient, const operator_registry& registry) {
-  // Nodes of at most this many elements are executed: they may be shape arithmetic.
-  constexpr std::size_t small = 4096;
-  run_resources resources{executor_options()};
-  executor_options options_of_bodies;
+  constexpr std::size_t small = most_inferred_elements;
+  run_resources resources{inference_limits()};
+  executor_options options_of_bodies = inference_limits();
   options_of_bodies.max_tensor_bytes = small * 8;
   const auto in_bodies = std::make_shared<run_resources>(options_of_bodies);
   for (const node& n : g.nodes) {
@@ -64,7 +85,9 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       const tensor t = name.empty() || found == known.end() ? tensor() : found->second;
       missing = missing || (!name.empty() && found == known.end());
       all_data = all_data && (name.empty() || t.has_data()) && t.count() <= small;
-      return t;
+      // No shape depends on so many elements but those of NonZero and its like, which would compute
+      // their results here.
+      return t.count() <= small ? t : t.form();
     };
     for (const std::string& name : n.inputs) {
       inputs.push_back(look_up(name));
@@ -83,6 +106,8 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
       continue;
     }
+    limit_next_node(resources);
+    limit_next_node(*in_bodies);
     std::unique_ptr<operator_state> state;
     const auto apply = [&](bool shapes_only) {
       return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, resources,
@@ -118,7 +143,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     } catch (const value_unknown&) {
       continue;
     } catch (const error&) {
-      if (!lenient) {
+      if (!resources.forget_refusal() && !lenient) {
         throw;
       }
     }

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Steps of training: forward, loss, backward, and a step of the optimizers.
+#ifndef DETENT_GRAPH_LEARN_TRAINER_HPP
+#define DETENT_GRAPH_LEARN_TRAINER_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/fake_quantize.hpp>
+#include <detent/graph/learn/gradient.hpp>
+#include <detent/graph/learn/learning_rate.hpp>
+#include <detent/graph/learn/loss.hpp>
+#include <detent/graph/learn/trained_constant.hpp>
+#include <detent/graph/learn/training_data.hpp>
+#include <detent/graph/learn/training_options.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/layout.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/solvers/adam.hpp>
+#include <detent/solvers/momentum_descent.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+namespace detail {
+
+/// One of the optimizers, for the constants of one role.
+class any_optimizer {
+ public:
+  any_optimizer(std::size_t count, const training_options& o, constant_role role)
+      : optimizer_(make(count, o, role)) {}
+
+  void step(std::span<double> x, std::span<const double> gradient, double pace) {
+    std::visit([&](auto& optimizer) { optimizer.step(x, gradient, pace); }, optimizer_);
+  }
+  [[nodiscard]] std::vector<double> state() const {
+    return std::visit([](const auto& optimizer) { return optimizer.state(); }, optimizer_);
+  }
+  void set_state(std::span<const double> state) {
+    std::visit([&](auto& optimizer) { optimizer.set_state(state); }, optimizer_);
+  }
+
+ private:
+  using variant = std::variant<adam, momentum_descent>;
+  static variant make(std::size_t count, const training_options& o, constant_role role) {
+    const double rate = o.learning_rate * (role == constant_role::bias    ? o.bias_rate
+                                           : role == constant_role::scale ? o.scale_rate
+                                                                          : 1.0);
+    const double decay = role == constant_role::weight ? o.weight_decay : 0.0;
+    if (o.optimizer == training_optimizer::sgd) {
+      return momentum_descent(
+          count, {.learning_rate = rate, .momentum = o.momentum, .weight_decay = decay});
+    }
+    return adam(count, {.learning_rate = rate,
+                        .momentum = o.momentum,
+                        .square_momentum = o.square_momentum,
+                        .weight_decay = decay,
+                        .decoupled = o.optimizer == training_optimizer::adamw});
+  }
+
+  variant optimizer_;
+};
+
+/// The loss of an output by its labels alone, as training_loss has it.
+[[nodiscard]] inline loss_result label_loss(const tensor& output, const tensor& labels,
+                                            const training_loss& o) {
+  if (o.target == training_target::values) {
+    return mean_squared_error(output, labels);
+  }
+  require(labels.type() == element_type::s64, error_kind::invalid_argument,
+          "training: labels of classes are int64, not ", graph::name(labels.type()));
+  return cross_entropy(output, labels.data<std::int64_t>(), {.label_smoothing = o.label_smoothing});
+}
+
+/// The name of the first value, in the order of the nodes, that holds NaN or infinity, with the
+/// node that makes it; empty if there is none.
+[[nodiscard]] inline std::string first_not_finite(const gradient_graph& g) {
+  const auto is_finite = [&](const std::string& name) {
+    const tensor& t = g.value(name);
+    return t.type() != element_type::f32 ||
+           std::all_of(t.data<float>().begin(), t.data<float>().end(),
+                       [](float v) { return std::isfinite(v); });
+  };
+  for (const value_info& v : g.graph_model().inputs) {
+    if (!is_finite(v.name)) {
+      return "input '" + v.name + "'";
+    }
+  }
+  for (const node& n : g.graph_model().nodes) {
+    for (const std::string& name : n.outputs) {
+      if (!name.empty() && !is_finite(name)) {
+        return "'" + name + "', the result of " + n.label();
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Trains constants of a network, batch by batch. What the constants are is computed in double; the
+/// network gets them rounded to float.
+///
+/// The gradients of scales of fake quantizers are multiplied by LSQ's factor for the values that
+/// share a scale (lsq_gradient_factor()), and a scale never falls below 1/16 of what it was at the
+/// beginning, because a step may be larger than a scale. Running means and variances of
+/// BatchNormalization nodes in training form follow each batch.
+///
+/// Deterministic: the constants have the same bits on every processor and for any number of
+/// threads. Not thread-safe. Memory: all values of one batch, their gradients in double, and for
+/// each constant up to four numbers in double.
+///
+/// Source of the factor: Esser et al., Learned step size quantization (2020).
+class trainer {
+ public:
+  /// Prepares to train `constants` of `network`, whose nodes are in topological order, with
+  /// `total_steps` steps in all. `teacher` is the float model of distillation and of hidden values;
+  /// it may be null if the loss needs none. `output` is the output of the network that has labels;
+  /// `teacher_output` is the same output of the teacher.
+  ///
+  /// Throws unsupported, naming the node, if a gradient would have to pass through an operator
+  /// without gradient; invalid_argument, naming it, for an option out of its domain, a constant
+  /// that is not in the network, an output or hidden value that does not exist, and if there is
+  /// nothing to train.
+  trainer(model network, std::vector<trained_constant> constants, const training_options& options,
+          std::size_t total_steps, std::string output, const model* teacher = nullptr,
+          std::string teacher_output = {})
+      : constants_(std::move(constants)),
+        options_(options),
+        total_steps_(total_steps),
+        output_(std::move(output)),
+        teacher_output_(std::move(teacher_output)),
+        graph_(std::move(network), options.executor) {
+    require(!constants_.empty(), error_kind::invalid_argument,
+            "training: the model has no constants to train");
+    for (const trained_constant& c : constants_) {
+      add(c);
+      wanted_.insert(c.name);
+    }
+    for (const constant_role role : roles) {
+      group& g = groups_[static_cast<std::size_t>(role)];
+      g.gradient.resize(g.values.size());
+      g.optimizer.emplace(g.values.size(), options_, role);
+    }
+    require_gradients();
+    const training_loss& loss = options_.loss;
+    require(teacher != nullptr || (loss.distillation == 0.0 && loss.hidden.empty()),
+            error_kind::invalid_argument,
+            "training: distillation and hidden values need a float model that teaches");
+    for (const std::string& name : loss.hidden) {
+      for (const model* m : {&graph_.graph_model(), teacher}) {
+        require(std::any_of(m->nodes.begin(), m->nodes.end(),
+                            [&](const node& n) {
+                              return std::find(n.outputs.begin(), n.outputs.end(), name) !=
+                                     n.outputs.end();
+                            }),
+                error_kind::invalid_argument, "training: no node of the ",
+                m == teacher ? "model that teaches" : "trained model", " makes the hidden value '",
+                name, "'");
+      }
+    }
+    if (teacher != nullptr) {
+      teacher_.emplace(*teacher, options_.executor);
+    }
+  }
+
+  /// Trains with one batch, and returns its loss. Throws overflow, naming the first value or
+  /// constant at fault, if the loss or a gradient is NaN or infinite: the constants are then those
+  /// before the step. Throws what the losses throw for labels that do not fit.
+  double step(const training_batch& batch) {
+    graph_.forward(batch.inputs);
+    if (const std::string at = detail::first_not_finite(graph_); !at.empty()) {
+      detent::raise(error_kind::overflow, "training step ", steps_ + 1, ": ", at,
+                    " is not finite; a smaller learning rate may help");
+    }
+    gradient_graph::gradient_map seeds;
+    const double loss = loss_of(batch, seeds);
+    const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
+    take_gradients(found);
+    const double pace = learning_rate_factor(options_.schedule, steps_, total_steps_);
+    for (group& g : groups_) {
+      if (!g.values.empty()) {
+        g.optimizer->step(g.values, g.gradient, pace);
+      }
+    }
+    ++steps_;
+    write_constants();
+    follow_statistics();
+    return loss;
+  }
+
+  /// The network with its constants as they are now.
+  [[nodiscard]] const model& network() const noexcept { return graph_.graph_model(); }
+  /// Steps made so far.
+  [[nodiscard]] std::size_t steps() const noexcept { return steps_; }
+  /// The learning rate of the next step, before the factors of roles.
+  [[nodiscard]] double learning_rate() const {
+    return options_.learning_rate * learning_rate_factor(options_.schedule, steps_, total_steps_);
+  }
+
+ private:
+  static constexpr std::array<constant_role, 3> roles{constant_role::weight, constant_role::bias,
+                                                      constant_role::scale};
+  /// A scale may not fall below this part of what it was.
+  static constexpr double least_part = 1.0 / 16.0;
+
+  /// A constant among those of its role.
+  struct segment {
+    std::string name;
+    shape dims;
+    std::size_t first = 0;
+    std::size_t count = 0;
+    double factor = 1.0;  // of the gradient
+  };
+  struct group {
+    std::vector<segment> segments;
+    std::vector<double> values;
+    std::vector<double> least;  // of scales
+    std::vector<double> gradient;
+    std::optional<detail::any_optimizer> optimizer;
+  };
+
+  void add(const trained_constant& c) {
+    const tensor* t = graph_.graph_model().initializer(c.name);
+    require(t != nullptr && t->type() == element_type::f32 && t->has_data(),
+            error_kind::invalid_argument, "training: '", c.name,
+            "' is no float constant of the model");
+    group& g = groups_[static_cast<std::size_t>(c.role)];
+    g.segments.push_back({c.name, t->dims(), g.values.size(), t->count()});
+    for (const float v : t->data<float>()) {
+      g.values.push_back(static_cast<double>(v));
+      g.least.push_back((std::max)(static_cast<double>(v) * least_part,
+                                   static_cast<double>(std::numeric_limits<float>::min())));
+    }
+  }
+
+  /// Throws unsupported for a node without gradient between a trained constant and a value that the
+  /// loss depends on.
+  void require_gradients() const {
+    const model& m = graph_.graph_model();
+    std::set<std::string> needed{output_};
+    needed.insert(options_.loss.hidden.begin(), options_.loss.hidden.end());
+    for (std::size_t i = m.nodes.size(); i-- > 0;) {
+      if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
+                      [&](const std::string& name) { return needed.count(name) != 0; })) {
+        needed.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+      }
+    }
+    std::set<std::string> trained = wanted_;
+    for (const node& n : m.nodes) {
+      const bool depends = std::any_of(
+          n.inputs.begin(), n.inputs.end(),
+          [&](const std::string& name) { return !name.empty() && trained.count(name) != 0; });
+      const bool is_needed =
+          std::any_of(n.outputs.begin(), n.outputs.end(),
+                      [&](const std::string& name) { return needed.count(name) != 0; });
+      require(!depends || !is_needed || find_gradient(n) != nullptr, error_kind::unsupported,
+              "training: ", n.label(), ": its operator has no gradient");
+      if (depends) {
+        trained.insert(n.outputs.begin(), n.outputs.end());
+      }
+    }
+  }
+
+  static void add_scaled(std::vector<double>& to, const std::vector<double>& from, double factor) {
+    to.resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      to[i] += detent::detail::rounded_product(from[i], factor);
+    }
+  }
+
+  /// The loss of the last forward run, and its gradients by the values of the network.
+  double loss_of(const training_batch& batch, gradient_graph::gradient_map& seeds) {
+    const training_loss& o = options_.loss;
+    const tensor& output = graph_.value(output_);
+    double total = 0.0;
+    const auto take = [&](const std::string& value, const loss_result& found, double weight) {
+      total += detent::detail::rounded_product(found.value, weight);
+      add_scaled(seeds[value], found.gradient, weight);
+    };
+    if (o.distillation < 1.0) {
+      take(output_, detail::label_loss(output, batch.labels, o), 1.0 - o.distillation);
+    }
+    if (o.distillation > 0.0 || !o.hidden.empty()) {
+      std::map<std::string, tensor> hidden;
+      const std::vector<tensor> taught =
+          teacher_->run(batch.inputs, [&](const std::string& name, const tensor& t) {
+            if (name == teacher_output_ ||
+                std::find(o.hidden.begin(), o.hidden.end(), name) != o.hidden.end()) {
+              hidden[name] = to_plain(t);
+            }
+          });
+      if (o.distillation > 0.0) {
+        take(output_, distillation(output, hidden.at(teacher_output_), o.temperature),
+             o.distillation);
+      }
+      for (const std::string& name : o.hidden) {
+        take(name, mean_squared_error(graph_.value(name), hidden.at(name)), o.hidden_weight);
+      }
+    }
+    return total;
+  }
+
+  void take_gradients(const gradient_graph::gradient_map& found) {
+    if (steps_ == 0) {
+      find_factors();
+    }
+    std::vector<std::span<double>> all;
+    for (group& g : groups_) {
+      for (const segment& s : g.segments) {
+        const std::vector<double>& own = found.at(s.name);
+        for (std::size_t k = 0; k < s.count; ++k) {
+          require(std::isfinite(own[k]), error_kind::overflow, "training step ", steps_ + 1,
+                  ": the gradient of '", s.name, "' is ", own[k],
+                  "; a smaller learning rate may help");
+          g.gradient[s.first + k] = detent::detail::rounded_product(own[k], s.factor);
+        }
+      }
+      all.emplace_back(g.gradient);
+    }
+    static_cast<void>(clip_gradients(all, options_.max_gradient_norm));
+  }
+
+  /// Sets LSQ's factors of scales. They depend on the sizes of values, which are known after the
+  /// first run.
+  void find_factors() {
+    std::map<std::string, std::pair<std::size_t, grid>> uses;  // values that share each scale
+    for (const node& n : graph_.graph_model().nodes) {
+      if (n.op_type == "FakeQuantize") {
+        auto& [count, levels] = uses[n.inputs[1]];
+        count += graph_.value(n.inputs[0]).count();
+        levels = {static_cast<std::int32_t>(n.get_int("qmin", 0)),
+                  (std::max)(static_cast<std::int32_t>(n.get_int("qmax", 1)), 1)};
+      }
+    }
+    for (segment& s : groups_[static_cast<std::size_t>(constant_role::scale)].segments) {
+      const auto found = uses.find(s.name);
+      if (found != uses.end()) {
+        const std::size_t shared =
+            (std::max)(found->second.first / (std::max)(s.count, std::size_t{1}), std::size_t{1});
+        s.factor = static_cast<double>(lsq_gradient_factor(shared, found->second.second));
+      }
+    }
+  }
+
+  void write_constants() {
+    for (const constant_role role : roles) {
+      group& g = groups_[static_cast<std::size_t>(role)];
+      for (const segment& s : g.segments) {
+        tensor t = tensor::allocate(element_type::f32, s.dims);
+        const auto to = t.mutable_data<float>();
+        for (std::size_t k = 0; k < s.count; ++k) {
+          double& v = g.values[s.first + k];
+          if (role == constant_role::scale) {
+            v = (std::max)(v, g.least[s.first + k]);
+          }
+          to[k] = static_cast<float>(v);
+        }
+        graph_.set_constant(s.name, std::move(t));
+      }
+    }
+  }
+
+  /// Gives BatchNormalization nodes in training form the running statistics that they computed.
+  void follow_statistics() {
+    for (const node& n : graph_.graph_model().nodes) {
+      if (n.is("BatchNormalization") && n.get_int("training_mode", 0) != 0) {
+        for (std::size_t k = 1; k < n.outputs.size() && k < 3; ++k) {
+          if (!n.outputs[k].empty()) {
+            statistics_.emplace_back(n.inputs[k + 2], graph_.value(n.outputs[k]));
+          }
+        }
+      }
+    }
+    for (auto& [name, value] : statistics_) {
+      graph_.set_constant(name, std::move(value));
+    }
+    statistics_.clear();
+  }
+
+  std::vector<trained_constant> constants_;
+  training_options options_;
+  std::size_t total_steps_;
+  std::string output_;
+  std::string teacher_output_;
+  gradient_graph graph_;
+  std::optional<executor> teacher_;
+  std::set<std::string> wanted_;
+  std::array<group, 3> groups_;
+  std::vector<std::pair<std::string, tensor>> statistics_;  // new ones, by the name of the constant
+  std::size_t steps_ = 0;
+};
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_LEARN_TRAINER_HPP

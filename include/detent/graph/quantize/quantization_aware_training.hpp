@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Quantization-aware training: a model is trained as the quantized model that it becomes.
+#ifndef DETENT_GRAPH_QUANTIZE_QUANTIZATION_AWARE_TRAINING_HPP
+#define DETENT_GRAPH_QUANTIZE_QUANTIZATION_AWARE_TRAINING_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/learn/train.hpp>
+#include <detent/graph/learn/trainer.hpp>
+#include <detent/graph/learn/training_data.hpp>
+#include <detent/graph/learn/training_options.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/fake_quantized_network.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
+#include <detent/graph/quantize/qdq.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// Options of quantization_aware_training().
+struct quantization_aware_training_options {
+  training_options training = {};  ///< Loss, optimizer, epochs.
+  /// Observer of the activations that gives the ranges that training begins with.
+  std::string method = "mse";
+  activation_options activations = {};  ///< Type, bits and overrides of the activations.
+  /// Channels, bits and first scales of the weights.
+  layer_weight_options weights = {.scale = weight_scale::exact_mse};
+  quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
+  /// Samples that the first ranges are from, at most; at least 1.
+  std::size_t calibration_samples = 256;
+  bool learn_weight_scales = true;      ///< Whether the scales of weights are trained (LSQ).
+  bool learn_activation_scales = true;  ///< Whether the scales of activations are trained (LSQ).
+};
+
+/// What quantization_aware_training() returns.
+struct quantization_aware_training_result {
+  quantization quantized;            ///< The quantized model of the best epoch.
+  std::vector<epoch_report> epochs;  ///< All epochs; they score the exported integer model.
+  /// The score of the model that training begins with: static quantization with the same options.
+  training_score before = {};
+  /// The epoch that `quantized` is from, counted from 0; nothing if none was better than `before`.
+  std::optional<std::size_t> best_epoch = {};
+};
+
+/// Trains a model as the quantized model that it becomes: with fake quantizers at the activations
+/// and weights that static quantization stores in integers. Gradients pass through rounding as if
+/// it were the identity (straight-through estimator), and scales learn by LSQ. Behind each epoch
+/// the integer model is written and measured with the samples of `validation`, as the executor runs
+/// it; the best one is returned, or static quantization with the same options if none is better
+/// (see train() for what is better).
+///
+/// Training begins with static quantization of `m`: BatchNormalization is folded into the layers
+/// before it, with the statistics of `m`; ranges are from the first `calibration_samples` samples.
+/// With `training.loss.distillation` or hidden values, `m` teaches.
+///
+/// Deterministic: the result has the same bits on every processor and for any number of threads.
+///
+/// Throws what static_quantization() and train() throw.
+///
+/// Sources: Bengio, Leonard, Courville, Estimating or propagating gradients through stochastic
+/// neurons (2013), for the estimator; Esser et al., Learned step size quantization (2020).
+[[nodiscard]] inline quantization_aware_training_result quantization_aware_training(
+    const model& m, const training_data& data, const training_data& validation,
+    const quantization_aware_training_options& options = {}) {
+  const training_options& o = options.training;
+  detail::require_valid(o);
+  require(data.count > 0 && validation.count > 0, error_kind::invalid_argument,
+          "training: ", data.count, " samples and ", validation.count, " samples for validation");
+  require(options.calibration_samples > 0, error_kind::invalid_argument,
+          "training: 0 calibration_samples");
+  const std::size_t output = detail::labelled_output(m, o.loss);
+
+  const std::size_t calibrated = (std::min)(options.calibration_samples, data.count);
+  const calibration_source samples =
+      [&data, calibrated,
+       at = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
+    if (at == calibrated) {
+      at = 0;
+      return std::nullopt;
+    }
+    const std::array<std::size_t, 1> index{at++};
+    return data.batch(index).inputs;
+  };
+  quantization begin = static_quantization(m, samples,
+                                           {.method = options.method,
+                                            .activations = options.activations,
+                                            .weights = options.weights,
+                                            .scope = options.scope,
+                                            .executor = o.executor});
+  require(begin.not_run.empty(), error_kind::unsupported,
+          "training: ", begin.not_run.empty() ? std::string() : begin.not_run.front());
+  std::map<std::size_t, layer_weight_scales> weights;
+  for (const std::size_t i : begin.plan.layers()) {
+    const model& f = begin.plan.float_model();
+    weights.emplace(
+        i, find_weight_scales(f, f.nodes[i], with_settings(options.weights, begin.plan.settings(i)),
+                              o.executor.parallel));
+    weights.at(i).scales = begin.parameters.layers.at(i).scales;
+    weights.at(i).scales.resize(weights.at(i).is_zero.size(), weights.at(i).scales.front());
+  }
+  const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights));
+
+  const bool has_classes = o.loss.target == training_target::classes;
+  const auto output_of = [&](const model& whole) {
+    const std::string& name = whole.outputs[output].name;
+    return has_classes ? detail::logits_of(whole, name) : name;
+  };
+  const auto score = [&](const quantization& q) {
+    executor run(for_execution(has_classes ? detail::with_logits(q.result, output) : q.result),
+                 o.executor);
+    return evaluate(run, validation, o.loss, output, o.batch_size);
+  };
+  quantization_aware_training_result result{begin, {}, score(begin), std::nullopt};
+  const std::size_t batches = (data.count + o.batch_size - 1) / o.batch_size;
+  const bool is_taught = o.loss.distillation > 0.0 || !o.loss.hidden.empty();
+  trainer t(network.network(),
+            network.constants(options.learn_weight_scales, options.learn_activation_scales), o,
+            o.epochs * batches, output_of(network.network()), is_taught ? &m : nullptr,
+            output_of(m));
+  std::optional<quantization> now;
+  const auto is_better = [&](const training_score& a, const training_score& b) {
+    return a.accuracy > b.accuracy || (!(a.accuracy < b.accuracy) && a.loss < b.loss);
+  };
+  training_score last;
+  training_score best = result.before;
+  result.epochs = detail::run_epochs(
+      t, data, o,
+      [&] {
+        now = network.exported(t.network());
+        last = score(*now);
+        return last;
+      },
+      [&] {
+        if (is_better(last, best)) {
+          best = last;
+          result.quantized = std::move(*now);
+          result.best_epoch = (t.steps() - 1) / batches;
+        }
+      });
+  return result;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_QUANTIZE_QUANTIZATION_AWARE_TRAINING_HPP

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Training: float models, and models that are trained as the quantized ones that they become.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/learn/train.hpp>
+#include <detent/graph/learn/trained_constant.hpp>
+#include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/fake_quantized_network.hpp>
+#include <detent/graph/quantize/quantization_aware_training.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/parallel.hpp>
+
+#include "calibration_samples.hpp"
+#include "check_graph_error.hpp"
+#include "compare_models.hpp"
+#include "inspect_model.hpp"
+#include "model_builder.hpp"
+#include "random.hpp"
+#include "run_model.hpp"
+
+namespace {
+
+using namespace test;
+
+/// Images of 6 x 6 pixels with a horizontal bar, a vertical one, a diagonal, or a square, and
+/// noise.
+graph::training_data bars(test::random_source& r, std::size_t count, float noise = 0.25F) {
+  std::vector<float> pixels;
+  std::vector<std::int64_t> labels;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto label = r.integer<std::int64_t>(0, 3);
+    const std::size_t at = r.size(0, 4);
+    const std::size_t left = r.size(0, 4);
+    for (std::size_t y = 0; y < 6; ++y) {
+      for (std::size_t x = 0; x < 6; ++x) {
+        const bool on = label == 0   ? y == at
+                        : label == 1 ? x == at
+                        : label == 2 ? x == y
+                                     : (y == at || y == at + 1) && (x == left || x == left + 1);
+        pixels.push_back((on ? 1.0F : 0.0F) + r.real(-noise, noise));
+      }
+    }
+    labels.push_back(label);
+  }
+  const auto n = static_cast<std::int64_t>(count);
+  return graph::in_memory({{"x", floats({n, 1, 6, 6}, pixels)}},
+                          make_tensor(element_type::s64, {n}, labels));
+}
+
+/// Convolutions with and without BatchNormalization behind them, pools, and a classifier.
+graph::model classifier(test::random_source& r, bool normalized) {
+  model_builder b;
+  b.input("x", {-1, 1, 6, 6});
+  std::string y = "x";
+  std::int64_t in = 1;
+  for (const std::int64_t out : {8, 8}) {
+    const std::string n = std::to_string(b.get().nodes.size());
+    const float most = std::sqrt(6.0F / static_cast<float>(in * 9));
+    std::vector<std::string> inputs{
+        y, b.constant("w" + n, random_floats(r, {out, in, 3, 3}, -most, most))};
+    if (!normalized) {
+      inputs.push_back(b.constant("b" + n, floats({out}, std::vector<float>(8, 0.0F))));
+    }
+    y = b.add("Conv", inputs, {{"pads", list({1, 1, 1, 1})}});
+    if (normalized) {
+      y = b.add("BatchNormalization",
+                {y, b.constant("gamma" + n, floats({out}, std::vector<float>(8, 1.0F))),
+                 b.constant("beta" + n, floats({out}, std::vector<float>(8, 0.0F))),
+                 b.constant("mean" + n, floats({out}, std::vector<float>(8, 0.0F))),
+                 b.constant("variance" + n, floats({out}, std::vector<float>(8, 1.0F)))});
+    }
+    y = b.add("Relu", {y});
+    in = out;
+  }
+  y = b.add("MaxPool", {y}, {{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}});
+  y = b.add("Flatten", {y});
+  y = b.add("Gemm",
+            {y, b.constant("class_w", random_floats(r, {4, 72}, -0.2F, 0.2F)),
+             b.constant("class_b", floats({4}, {0.0F, 0.0F, 0.0F, 0.0F}))},
+            {{"transB", number(1)}});
+  b.output(y);
+  return b.get();
+}
+
+graph::training_options quick(std::size_t epochs, double rate = 1e-2) {
+  graph::training_options o;
+  o.epochs = epochs;
+  o.batch_size = 16;
+  o.learning_rate = rate;
+  return o;
+}
+
+double accuracy(const graph::model& m, const graph::training_data& data) {
+  graph::executor run(m);
+  return graph::evaluate(run, data, {}, 0, 50).accuracy;
+}
+
+}  // namespace
+
+TEST_CASE("training: a float network learns, with BatchNormalization and without") {
+  test::random_source r(900);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 256);
+  const graph::training_data validation = bars(r, 100);
+  for (const bool normalized : {false, true}) {
+    const graph::model m = classifier(r, normalized);
+    std::size_t told = 0;
+    std::size_t steps = 0;
+    graph::training_options o = quick(8);
+    o.on_epoch = [&](const graph::epoch_report& e) { CHECK(e.epoch == told++); };
+    o.on_step = [&](std::size_t done, std::size_t total, double loss) {
+      CHECK(done == ++steps);
+      CHECK(total == 8 * 16);
+      CHECK(std::isfinite(loss));
+    };
+    const graph::training_result t = graph::train(m, data, validation, o);
+    CHECK(told == 8);
+    REQUIRE(t.epochs.size() == 8);
+    CHECK(t.epochs[7].loss < 0.5 * t.epochs[0].loss);
+    const double before = accuracy(m, validation);
+    INFO("normalized ", normalized, ": ", before, " -> ", t.epochs[t.best_epoch].accuracy);
+    CHECK(before < 0.6);
+    CHECK(t.epochs[t.best_epoch].accuracy > 0.95);
+    CHECK(accuracy(t.trained, validation) == t.epochs[t.best_epoch].accuracy);
+    // The form of the model is that of the one given; constants alone are others.
+    CHECK(t.trained.nodes.size() == m.nodes.size());
+    CHECK(t.trained.initializers.size() == m.initializers.size());
+    if (normalized) {
+      CHECK(first(t.trained, "BatchNormalization").outputs.size() == 1);
+      CHECK(values_of<float>(t.trained.initializers.at("mean0")) !=
+            values_of<float>(m.initializers.at("mean0")));
+    }
+  }
+}
+
+TEST_CASE("training: the same bytes for any number of threads") {
+  test::random_source r(901);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 48);
+  const graph::training_data validation = bars(r, 32);
+  const graph::model m = classifier(r, true);
+  graph::training_options o = quick(2);
+  o.augmentation = graph::image_augmentation{.flip = 0.5, .shift = 1};
+  o.weight_decay = 0.01;
+  o.max_gradient_norm = 1.0;
+  const auto trained = [&] { return graph::to_onnx(graph::train(m, data, validation, o).trained); };
+  graph::quantization_aware_training_options q;
+  q.training = o;
+  q.weights.bits = 3;
+  q.activations.bits = 4;
+  const auto quantized = [&] {
+    q.training = o;
+    return graph::to_onnx(
+        graph::quantization_aware_training(m, data, validation, q).quantized.result);
+  };
+  const std::string once = trained();
+  const std::string once_quantized = quantized();
+  for (const auto threads : std::initializer_list<std::size_t>{2, 3}) {
+    detent::thread_pool pool(threads);
+    o.executor.parallel = pool.parallel();
+    CHECK(trained() == once);
+    CHECK(quantized() == once_quantized);
+  }
+  o.executor.parallel = {};
+  o.seed = 1;
+  CHECK(trained() != once);
+}
+
+TEST_CASE("training: a fake-quantized network computes what its export computes") {
+  test::random_source r(902);
+  INFO("seed ", r.seed());
+  for (const std::size_t bits : std::initializer_list<std::size_t>{2, 4, 8}) {
+    for (const bool per_channel : {false, true}) {
+      for (const element_type type : {element_type::u8, element_type::s8}) {
+        INFO(bits, " bits, per channel ", per_channel, ", ", graph::name(type));
+        const graph::model m = classifier(r, true);
+        const auto samples = test::samples_of_x(r, {3, 1, 6, 6}, 4);
+        const graph::layer_weight_options weights{.per_channel = per_channel, .bits = bits};
+        const graph::quantization q = graph::static_quantization(
+            m, test::samples_source(samples),
+            {.activations = {.type = type, .bits = bits}, .weights = weights});
+        std::map<std::size_t, graph::layer_weight_scales> scales;
+        for (const std::size_t i : q.plan.layers()) {
+          scales.emplace(i, graph::find_weight_scales(q.plan.float_model(),
+                                                      q.plan.float_model().nodes[i], weights));
+        }
+        const graph::fake_quantized_network network(q.plan, q.parameters, scales);
+        const graph::quantization again = network.exported(network.network());
+        CHECK(graph::to_onnx(again.result) == graph::to_onnx(q.result));
+        graph::gradient_graph simulated(network.network());
+        graph::executor integer(graph::for_execution(q.result));
+        for (const auto& sample : samples) {
+          simulated.forward(sample);
+          const auto a = values_of<float>(simulated.value(network.network().outputs[0].name));
+          const auto b = values_of<float>(graph::to_plain(integer.run(sample)[0]));
+          REQUIRE(a.size() == b.size());
+          // Biases are not rounded in training: a value near a tie may fall to the other side.
+          const std::string& last = q.plan.float_model().outputs[0].name;
+          const float step = q.parameters.activations.at(last).scale;
+          std::size_t off = 0;
+          for (std::size_t i = 0; i < a.size(); ++i) {
+            CHECK(std::fabs(a[i] - b[i]) <= 1.01F * step);
+            off += std::fabs(a[i] - b[i]) > 0.5F * step ? 1U : 0U;
+          }
+          CHECK(off <= a.size() / 4);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("training: of a quantized model, few bits get back what rounding lost") {
+  test::random_source r(903);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 256);
+  const graph::training_data validation = bars(r, 200);
+  const graph::training_result real = graph::train(classifier(r, true), data, validation, quick(8));
+  const double of_float = real.epochs[real.best_epoch].accuracy;
+  REQUIRE(of_float > 0.95);
+  for (const auto& [weights, activations] :
+       std::initializer_list<std::pair<std::size_t, std::size_t>>{{8, 8}, {4, 4}, {2, 4}}) {
+    for (const double distillation : {0.0, 1.0}) {
+      graph::quantization_aware_training_options o;
+      o.training = quick(6, 2e-3);
+      o.training.loss.distillation = distillation;
+      o.weights.bits = weights;
+      o.activations.bits = activations;
+      const auto t = graph::quantization_aware_training(real.trained, data, validation, o);
+      const double now = accuracy(t.quantized.result, validation);
+      INFO("W", weights, "A", activations, " distillation ", distillation, ": float ", of_float,
+           ", before ", t.before.accuracy, ", trained ", now);
+      CHECK(now >= t.before.accuracy);
+      CHECK(now >= of_float - (weights == 2 ? 0.05 : 0.02));
+      if (t.best_epoch) {
+        CHECK(now == t.epochs[*t.best_epoch].accuracy);
+        CHECK(t.epochs[*t.best_epoch].is_best);
+      } else {
+        CHECK(now == t.before.accuracy);
+      }
+      // The exported model computes the same in float, as its nodes say, and in integers.
+      const auto samples = test::samples_of_x(r, {5, 1, 6, 6}, 2);
+      for (const auto& sample : samples) {
+        CHECK(different(graph::for_execution(t.quantized.result),
+                        graph::for_execution(t.quantized.result, false), sample) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("training: the loss takes what goes into a Softmax") {
+  test::random_source r(906);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 64);
+  const graph::model logits = classifier(r, false);
+  graph::model probabilities = logits;
+  graph::node softmax;
+  softmax.op_type = "Softmax";
+  softmax.inputs = {logits.outputs[0].name};
+  softmax.outputs = {"probabilities"};
+  probabilities.nodes.push_back(softmax);
+  probabilities.outputs[0].name = "probabilities";
+  const graph::training_result a = graph::train(logits, data, data, quick(2));
+  const graph::training_result b = graph::train(probabilities, data, data, quick(2));
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(a.epochs[i].loss == b.epochs[i].loss);
+    CHECK(a.epochs[i].validation_loss == b.epochs[i].validation_loss);
+    CHECK(a.epochs[i].accuracy == b.epochs[i].accuracy);
+  }
+  CHECK(b.trained.outputs[0].name == "probabilities");
+  const auto q =
+      graph::quantization_aware_training(probabilities, data, data, {.training = quick(1)});
+  CHECK(q.quantized.result.outputs[0].name == "probabilities");
+  CHECK(q.epochs[0].loss < 2.0);
+}
+
+TEST_CASE("training: which constants are trained") {
+  test::random_source r(904);
+  model_builder b;
+  b.input("x", {-1, 4});
+  std::string y = b.add("MatMul", {"x", b.constant("w", random_floats(r, {4, 4}, -1.0F, 1.0F))});
+  y = b.add("Add", {y, b.constant("b", random_floats(r, {4}, -1.0F, 1.0F))});
+  y = b.add("Mul", {y, b.scalar("half", 0.5F)});
+  y = b.add("Clip", {y, b.scalar("lower", -1.0F)});
+  y = b.add("Add", {y, b.constant("shared", random_floats(r, {1, 4}, -1.0F, 1.0F))});
+  y = b.add("Div", {y, "shared"});
+  b.output(y);
+  std::map<std::string, graph::constant_role> found;
+  for (const graph::trained_constant& c : graph::trainable_constants(b.get())) {
+    CHECK(found.emplace(c.name, c.role).second);
+  }
+  CHECK(found == std::map<std::string, graph::constant_role>{{"w", graph::constant_role::weight},
+                                                             {"b", graph::constant_role::bias}});
+}
+
+TEST_CASE("training: what is refused") {
+  test::random_source r(905);
+  const graph::training_data data = bars(r, 20);
+  const graph::model m = classifier(r, false);
+  using words = std::initializer_list<std::string_view>;
+  const auto refused = [&](error_kind kind, words what, const graph::training_options& o,
+                           const graph::model& with, const graph::training_data& samples) {
+    check_graph_error(kind, what, [&] { static_cast<void>(graph::train(with, samples, data, o)); });
+  };
+  graph::training_options o = quick(1);
+  o.epochs = 0;
+  refused(error_kind::invalid_argument, {"0 epochs"}, o, m, data);
+  o = quick(1);
+  o.batch_size = 0;
+  refused(error_kind::invalid_argument, {"batches of 0"}, o, m, data);
+  o = quick(1, -1.0);
+  refused(error_kind::invalid_argument, {"learning rate", "-1"}, o, m, data);
+  o = quick(1);
+  o.loss.output = "nowhere";
+  refused(error_kind::invalid_argument, {"no output 'nowhere'"}, o, m, data);
+  o = quick(1);
+  o.loss.distillation = 0.5;
+  refused(error_kind::invalid_argument, {"distillation"}, o, m, data);
+
+  o.loss.distillation = 0.0;
+  o.loss.hidden = {"Relu_1_out"};
+  refused(error_kind::invalid_argument, {"hidden values", "teaches"}, o, m, data);
+  graph::quantization_aware_training_options with_hidden{.training = o};
+  CHECK(graph::quantization_aware_training(m, data, data, with_hidden).epochs.size() == 1);
+  with_hidden.training.loss.hidden = {"nothing"};
+  check_graph_error(error_kind::invalid_argument, {"trained model", "'nothing'"}, [&] {
+    static_cast<void>(graph::quantization_aware_training(m, data, data, with_hidden));
+  });
+
+  // Labels that are no class.
+  graph::training_data wrong = data;
+  wrong.batch = [&](std::span<const std::size_t> indices) {
+    graph::training_batch batch = data.batch(indices);
+    batch.labels.mutable_data<std::int64_t>()[0] = 4;
+    return batch;
+  };
+  refused(error_kind::invalid_argument, {"label", "4"}, quick(1), m, wrong);
+
+  // An operator without a gradient is named before anything is run.
+  graph::model rounded = m;
+  graph::node round;
+  round.op_type = "Round";
+  round.name = "the_round";
+  round.inputs = {m.outputs[0].name};
+  round.outputs = {"rounded"};
+  rounded.nodes.push_back(round);
+  rounded.outputs[0].name = "rounded";
+  refused(error_kind::unsupported, {"the_round", "no gradient"}, quick(1), rounded, data);
+
+  // Infinity: the first value that has it is named.
+  graph::model infinite = m;
+  infinite.initializers["w2"].mutable_data<float>()[0] = std::numeric_limits<float>::infinity();
+  refused(error_kind::overflow, {"step 1", "Conv", "not finite"}, quick(1), infinite, data);
+  graph::training_options fast = quick(50, 1e30);
+  refused(error_kind::overflow, {"step ", "smaller learning rate"}, fast, m, data);
+}
