@@ -17,6 +17,8 @@
 
 #include "commands.hpp"
 #include "quantize_options.hpp"
+#include "train.hpp"
+#include "train_options.hpp"
 #include "usage_error.hpp"
 
 namespace {
@@ -60,6 +62,10 @@ int main(int argc, char** argv) {
   CLI::App* quantize_command =
       app.add_subcommand("quantize", "Quantizes a float model with calibration samples");
   detent_cli::quantize_options quantize(*quantize_command);
+
+  CLI::App* train_command = app.add_subcommand(
+      "train", "Trains a model in float, or as the quantized model that it becomes");
+  detent_cli::train_options train(*train_command);
 
   detent_cli::eval_arguments eval;
   CLI::App* eval_command = app.add_subcommand("eval", "Measures top-1 and top-5 accuracy");
@@ -106,12 +112,13 @@ int main(int argc, char** argv) {
   CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
 
   detent_cli::common_arguments common;
-  for (CLI::App* command : {quantize_command, eval_command, run_command, compare_command,
-                            inspect_command, conformance_command, targets_command}) {
+  for (CLI::App* command :
+       {quantize_command, train_command, eval_command, run_command, compare_command,
+        inspect_command, conformance_command, targets_command}) {
     command->add_flag("--json", common.json, "Print the same facts as JSON");
   }
-  for (CLI::App* command : {quantize_command, eval_command, run_command, compare_command,
-                            inspect_command, conformance_command}) {
+  for (CLI::App* command : {quantize_command, train_command, eval_command, run_command,
+                            compare_command, inspect_command, conformance_command}) {
     command
         ->add_option(
             "--memory-limit", common.memory_limit,
@@ -138,6 +145,11 @@ int main(int argc, char** argv) {
       detent_cli::quantize_arguments arguments = quantize.arguments();
       static_cast<detent_cli::common_arguments&>(arguments) = common;
       return detent_cli::quantize(arguments);
+    }
+    if (train_command->parsed()) {
+      detent_cli::train_arguments arguments = train.arguments();
+      static_cast<detent_cli::common_arguments&>(arguments) = common;
+      return detent_cli::train(arguments);
     }
     if (eval_command->parsed()) {
       static_cast<detent_cli::common_arguments&>(eval) = common;

@@ -36,6 +36,9 @@ class progress {
     is_new_ = true;
   }
 
+  /// Changes the text that is shown with the next advance.
+  void describe(std::string what) { what_ = std::move(what); }
+
   /// Advances a pass over samples, which may be part of other work that is counted itself.
   void advance_samples(std::size_t done) {
     if (counts_samples_) {

@@ -20,9 +20,34 @@
 namespace detent_cli {
 namespace {
 
-/// The names of the observers that --method accepts: those that can be made for the asymmetric
-/// scheme of activations. "constant" is left out, because it finds no range.
-std::vector<std::string> methods() {
+std::string check_method_name(const std::string& v) {
+  std::string all = "auto";
+  if (lower_case(v) == all) {
+    return {};
+  }
+  for (const std::string& name : method_names()) {
+    if (name == lower_case(v)) {
+      return {};
+    }
+    all += ", " + name;
+  }
+  return "'" + v + "' is not a value of --method; there are " + all;
+}
+
+const std::map<std::string, detent::graph::weight_only_algorithm> weight_algorithms = {
+    {"awq", detent::graph::weight_only_algorithm::awq},
+    {"gptq", detent::graph::weight_only_algorithm::gptq},
+    {"hqq", detent::graph::weight_only_algorithm::hqq},
+    {"rtn", detent::graph::weight_only_algorithm::rtn}};
+
+std::string approach_of(const std::string& format) {
+  return format == "integerops" ? "dynamic" : format == "matmulnbits" ? "weight-only" : "static";
+}
+
+}  // namespace
+
+std::vector<std::string> method_names() {
+  // Those that can be made for the asymmetric scheme of activations. "constant" finds no range.
   std::vector<std::string> names;
   for (const std::string& name : detent::default_observers().names()) {
     if (name == "constant") {
@@ -45,31 +70,26 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-std::string check_method_name(const std::string& v) {
-  std::string all = "auto";
-  if (lower_case(v) == all) {
-    return {};
-  }
-  for (const std::string& name : methods()) {
-    if (name == lower_case(v)) {
-      return {};
+void apply_flags(CLI::App& command, const std::vector<quantize_config::flag>& flags) {
+  for (const quantize_config::flag& flag : flags) {
+    CLI::Option* option = command.get_option_no_throw("--" + flag.name);
+    if (option == nullptr || flag.name == "config" || flag.name == "output" ||
+        flag.name == "help" || flag.name == "json") {
+      throw usage_error(flag.where + ": there is no option '" + flag.name + "'");
     }
-    all += ", " + name;
+    if (!option->empty()) {
+      continue;
+    }
+    try {
+      for (const std::string& value : flag.values) {
+        option->add_result(value);
+      }
+      option->run_callback();
+    } catch (const CLI::Error& e) {
+      throw usage_error(flag.where + ": " + flag.name + ": " + e.what());
+    }
   }
-  return "'" + v + "' is not a value of --method; there are " + all;
 }
-
-const std::map<std::string, detent::graph::weight_only_algorithm> weight_algorithms = {
-    {"awq", detent::graph::weight_only_algorithm::awq},
-    {"gptq", detent::graph::weight_only_algorithm::gptq},
-    {"hqq", detent::graph::weight_only_algorithm::hqq},
-    {"rtn", detent::graph::weight_only_algorithm::rtn}};
-
-std::string approach_of(const std::string& format) {
-  return format == "integerops" ? "dynamic" : format == "matmulnbits" ? "weight-only" : "static";
-}
-
-}  // namespace
 
 quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("MODEL", a_.model, "Float ONNX model")->required();
@@ -218,28 +238,9 @@ void quantize_options::read_tuning(const std::string& text) {
   }
 }
 
-/// Reads the configuration file. Its flags go through the checks of the command line; flags that
-/// are on the command line take precedence.
 void quantize_options::read_config() {
   quantize_config file = read_quantize_config(config_);
-  for (const quantize_config::flag& flag : file.flags) {
-    CLI::Option* option = command_.get_option_no_throw("--" + flag.name);
-    if (option == nullptr || flag.name == "config" || flag.name == "output" ||
-        flag.name == "help" || flag.name == "json") {
-      throw usage_error(flag.where + ": there is no option '" + flag.name + "'");
-    }
-    if (!option->empty()) {
-      continue;
-    }
-    try {
-      for (const std::string& value : flag.values) {
-        option->add_result(value);
-      }
-      option->run_callback();
-    } catch (const CLI::Error& e) {
-      throw usage_error(flag.where + ": " + flag.name + ": " + e.what());
-    }
-  }
+  apply_flags(command_, file.flags);
   a_.scope = std::move(file.scope);
   a_.activations.overrides = std::move(file.activations);
 }

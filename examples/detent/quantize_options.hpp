@@ -4,12 +4,25 @@
 #define DETENT_CLI_QUANTIZE_OPTIONS_HPP
 
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "commands.hpp"
+#include "quantize_config.hpp"
 
 namespace detent_cli {
+
+/// The names of the observers that find ranges of activations.
+std::vector<std::string> method_names();
+
+/// The text in lower case; only ASCII letters change.
+std::string lower_case(std::string text);
+
+/// Gives options the values that a configuration file has for them, through the checks of the
+/// command line; options that are on the command line keep their values. Throws usage_error, with
+/// the place in the file, for options that do not exist and values that are refused.
+void apply_flags(CLI::App& command, const std::vector<quantize_config::flag>& flags);
 
 class quantize_options {
  public:

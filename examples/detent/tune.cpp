@@ -18,6 +18,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/inc/configuration.hpp>
 #include <detent/graph/model/files.hpp>
+#include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/tuning.hpp>
@@ -27,6 +28,7 @@
 #include "json_output.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
+#include "signals.hpp"
 #include "tuning_history.hpp"
 #include "tuning_json.hpp"
 #include "warnings.hpp"
@@ -38,90 +40,6 @@ using detent::one_line;
 using graph::inc::configuration;
 
 namespace {
-
-volatile std::sig_atomic_t interrupted = 0;  // the signal
-
-/// Notes a signal instead of ending the program, while it exists. When the signal comes again, it
-/// ends the program. A signal that is ignored, as under nohup, stays ignored.
-class signal_guard {
- public:
-  explicit signal_guard(int signal) : signal_(signal), before_(std::signal(signal, &on_signal)) {
-    if (before_ == SIG_IGN) {
-      static_cast<void>(std::signal(signal, SIG_IGN));
-    }
-  }
-  signal_guard(const signal_guard&) = delete;
-  signal_guard& operator=(const signal_guard&) = delete;
-  ~signal_guard() { static_cast<void>(std::signal(signal_, before_)); }
-
- private:
-  static void on_signal(int signal) {
-    interrupted = signal;
-    static_cast<void>(std::signal(signal, SIG_DFL));
-  }
-
-  int signal_;
-  void (*before_)(int);
-};
-
-/// Throws io if a file cannot be made where `path` is. What is there stays.
-void require_writable(const std::string& path) {
-  std::error_code failed;
-  const std::filesystem::file_status status = std::filesystem::status(path, failed);
-  // Devices and pipes are opened only once.
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
-    graph::replacement_file probe(path);
-  }
-}
-
-/// A hash (FNV-1a, 64 bits) that tells data apart.
-class fingerprint {
- public:
-  void add(std::string_view bytes) {
-    for (const char c : bytes) {
-      hash_ = (hash_ ^ static_cast<std::uint8_t>(c)) * 0x100000001B3U;
-    }
-    hash_ = (hash_ ^ bytes.size()) * 0x100000001B3U;
-  }
-  void add(const std::map<std::string, tensor>& inputs) {
-    for (const auto& [name, t] : inputs) {
-      add(name);
-      add(t);
-    }
-  }
-  void add(const tensor& t) {
-    add(to_string(t.dims()));
-    if (t.has_data()) {
-      add({reinterpret_cast<const char*>(t.raw()), t.bytes()});
-    }
-  }
-  /// The constants of a graph, also those of its nodes and of their sub-graphs.
-  void add_constants(const graph::graph_body& g) {
-    add(g.initializers);
-    for (const graph::node& n : g.nodes) {
-      for (const auto& [name, a] : n.attributes) {
-        add(name);
-        if (a.kind == graph::attribute::kind_type::t) {
-          add(a.t);
-        }
-        if (a.g) {
-          add_constants(*a.g);
-        }
-        for (const auto& one : a.graphs) {
-          add_constants(*one);
-        }
-      }
-    }
-  }
-  [[nodiscard]] std::string text() const {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash_));
-    return digits;
-  }
-
- private:
-  std::uint64_t hash_ = 0xCBF29CE484222325U;
-};
 
 void require_names(const std::vector<std::string>& names, const std::vector<value_info>& values,
                    const char* what) {
@@ -142,7 +60,7 @@ class tuning_run {
  public:
   tuning_run(const quantize_arguments& a, graph::model m)
       : a_(a), c_(*a.tuning), model_(std::move(m)) {
-    require_writable(a.output);
+    graph::require_writable(a.output);
     require_names(c_.inputs, model_.inputs, "input");
     require_names(c_.outputs, model_.outputs, "output");
     for (const std::string& note : c_.notes) {
@@ -271,9 +189,9 @@ class tuning_run {
   /// What trials must have in common to be compared: model, data, metrics, form, and the options
   /// of quantization that no trial chooses.
   [[nodiscard]] std::string subject() const {
-    fingerprint f;
+    graph::fingerprint f;
     f.add(graph::read_file(a_.model));
-    f.add_constants(model_);  // they may be in other files
+    f.add(model_);  // constants may be in other files
     for (std::size_t i = 0; i < evaluated_->size(); ++i) {
       f.add(evaluated_->batch(i, 1));
     }
@@ -296,7 +214,7 @@ class tuning_run {
     add_options(f);
     return f.text();
   }
-  void add_options(fingerprint& f) const {
+  void add_options(graph::fingerprint& f) const {
     const auto number = [&f](auto value) { f.add(std::to_string(static_cast<int>(value))); };
     // Members without a value have a number that no value has.
     const auto optional = [&number](const auto& value) {

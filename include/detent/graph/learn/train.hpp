@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,8 +22,10 @@
 #include <detent/graph/learn/loss.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/learn/trainer.hpp>
+#include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/learn/training_data.hpp>
 #include <detent/graph/learn/training_options.hpp>
+#include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
@@ -32,18 +35,13 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// How well a model does on labelled samples.
-struct training_score {
-  double loss = 0.0;  ///< Mean loss by labels, of the samples' batches weighted by their sizes.
-  /// Share of the rows whose largest logit is their label; NaN if the labels are no classes.
-  double accuracy = std::numeric_limits<double>::quiet_NaN();
-};
-
 /// What train() returns.
 struct training_result {
-  model trained;                     ///< The model of the best epoch.
+  model trained;                     ///< The model of the best epoch, or the one given.
   std::vector<epoch_report> epochs;  ///< All epochs, in their order.
-  std::size_t best_epoch = 0;        ///< The epoch that `trained` is from, counted from 0.
+  training_score before = {};        ///< The score of the model before training.
+  /// The epoch that `trained` is from, counted from 0; nothing if none was better than `before`.
+  std::optional<std::size_t> best_epoch = {};
 };
 
 namespace detail {
@@ -97,21 +95,96 @@ inline void require_valid(const training_options& o) {
   return m;
 }
 
-/// Runs the epochs of a trainer. `measure` gives the score of the trainer's network as it is, and
-/// `keep` is called behind the epochs that are the best so far.
-[[nodiscard]] inline std::vector<epoch_report> run_epochs(
-    trainer& t, const training_data& data, const training_options& o,
-    const std::function<training_score()>& measure, const std::function<void()>& keep) {
-  std::vector<epoch_report> reports;
-  const std::size_t batches = (data.count + o.batch_size - 1) / o.batch_size;
-  double best = std::numeric_limits<double>::infinity();
-  for (std::size_t epoch = 0; epoch < o.epochs; ++epoch) {
+/// Whether a score is better than another one: a higher accuracy, or the same and a lower loss. A
+/// score without a loss is the worst.
+[[nodiscard]] inline bool is_better(const training_score& a, const training_score& b) {
+  if (std::isnan(a.loss) || std::isnan(b.loss)) {
+    return !std::isnan(a.loss);
+  }
+  return a.accuracy > b.accuracy || (!(a.accuracy < b.accuracy) && a.loss < b.loss);
+}
+
+/// What a checkpoint must have in common with training that goes on from it.
+[[nodiscard]] inline std::uint64_t subject_of(const model& network, const training_options& o,
+                                              std::size_t samples) {
+  fingerprint f;
+  f.add(network);
+  for (const std::size_t n :
+       {samples, o.epochs, o.batch_size, o.steps_per_epoch, o.schedule.warmup_steps,
+        o.schedule.step_every, o.loss.hidden.size()}) {
+    f.add(std::uint64_t{n});
+  }
+  for (const double v :
+       {o.loss.label_smoothing, o.loss.distillation, o.loss.temperature, o.loss.hidden_weight,
+        o.learning_rate, o.bias_rate, o.scale_rate, o.momentum, o.square_momentum, o.weight_decay,
+        o.schedule.last, o.schedule.step_factor, o.max_gradient_norm}) {
+    f.add(v);
+  }
+  f.add(o.seed);
+  f.add(static_cast<std::uint8_t>(o.loss.target));
+  f.add(static_cast<std::uint8_t>(o.optimizer));
+  f.add(static_cast<std::uint8_t>(o.schedule.schedule));
+  f.add(o.loss.output);
+  for (const std::string& name : o.loss.hidden) {
+    f.add(name);
+  }
+  if (o.augmentation) {
+    f.add(o.augmentation->input);
+    f.add(o.augmentation->flip);
+    f.add(std::uint64_t{o.augmentation->shift});
+    f.add(o.augmentation->fill);
+  }
+  f.add(o.subject);
+  return f.value();
+}
+
+/// The number of steps of an epoch.
+[[nodiscard]] inline std::size_t steps_per_epoch(const training_data& data,
+                                                 const training_options& o) {
+  const std::size_t all = data.count / o.batch_size + (data.count % o.batch_size != 0 ? 1 : 0);
+  return o.steps_per_epoch == 0 ? all : (std::min)(all, o.steps_per_epoch);
+}
+
+/// What the epochs of a trainer gave.
+struct training_course {
+  std::vector<epoch_report> epochs;
+  std::optional<std::size_t> best_epoch;
+};
+
+/// Runs the epochs of a trainer, from the checkpoint if there is one, and leaves it with the
+/// constants of the best epoch, if any is better than `before`. `measure` gives the score of the
+/// trainer's network as it is.
+[[nodiscard]] inline training_course run_epochs(trainer& t, const training_data& data,
+                                                const training_options& o,
+                                                const training_score& before,
+                                                const std::function<training_score()>& measure) {
+  const std::size_t steps = steps_per_epoch(data, o);
+  training_checkpoint now;
+  now.subject = subject_of(t.network(), o, data.count);
+  now.best = before;
+  if (o.resumed) {
+    require(o.resumed->subject == now.subject, error_kind::invalid_argument,
+            "training: the checkpoint is one of another model, of other samples or other options");
+    require(o.resumed->epochs.size() <= o.epochs &&
+                o.resumed->state.steps == o.resumed->epochs.size() * steps,
+            error_kind::invalid_argument, "training: the checkpoint has ", o.resumed->epochs.size(),
+            " epochs and ", o.resumed->state.steps, " steps");
+    now = *o.resumed;
+    t.set_state(now.state);
+  }
+  bool is_cancelled = false;
+  for (std::size_t epoch = now.epochs.size(); epoch < o.epochs && !is_cancelled; ++epoch) {
     const training_data samples =
         o.augmentation ? augmented(data, *o.augmentation, o.seed, epoch) : data;
-    const std::vector<std::size_t> order = shuffled(data.count, o.seed, epoch);
+    std::vector<std::size_t> order = shuffled(data.count, o.seed, epoch);
+    order.resize((std::min)(order.size(), steps * o.batch_size));
     epoch_report r;
     r.epoch = epoch;
-    for (std::size_t first = 0; first < order.size(); first += o.batch_size) {
+    for (std::size_t first = 0; first < order.size() && !is_cancelled; first += o.batch_size) {
+      if (o.cancelled && o.cancelled()) {
+        is_cancelled = true;
+        break;
+      }
       const std::size_t count = (std::min)(o.batch_size, order.size() - first);
       r.learning_rate = t.learning_rate();
       const double loss =
@@ -119,35 +192,47 @@ inline void require_valid(const training_options& o) {
       r.loss += detent::detail::rounded_product(
           loss, static_cast<double>(count) / static_cast<double>(order.size()));
       if (o.on_step) {
-        o.on_step(t.steps(), o.epochs * batches, loss);
+        o.on_step(t.steps(), o.epochs * steps, loss);
       }
+    }
+    if (is_cancelled) {
+      break;
     }
     const training_score score = measure();
     r.validation_loss = score.loss;
     r.accuracy = score.accuracy;
-    // A higher accuracy is better, then a lower loss. The loss divided by itself plus one is below
-    // one, so that it decides among equal accuracies only.
-    const double loss_part = std::isfinite(score.loss) ? score.loss / (score.loss + 1.0) : 1.0;
-    const double rank =
-        std::isnan(score.accuracy) ? score.loss : -score.accuracy * 1e12 + loss_part;
-    r.is_best = reports.empty() || rank < best;
+    r.scales = t.mean_scales();
+    r.is_best = is_better(score, now.best);
     if (r.is_best) {
-      best = rank;
-      keep();
+      now.best = score;
+      now.best_constants = t.constants();
     }
-    reports.push_back(r);
+    now.epochs.push_back(r);
     if (o.on_epoch) {
       o.on_epoch(r);
     }
+    if (o.on_checkpoint) {
+      now.state = t.state();
+      o.on_checkpoint(now);
+    }
   }
-  return reports;
+  training_course course;
+  for (const epoch_report& r : now.epochs) {
+    course.best_epoch = r.is_best ? std::optional(r.epoch) : course.best_epoch;
+  }
+  if (course.best_epoch) {
+    t.show_constants(now.best_constants);
+  }
+  course.epochs = std::move(now.epochs);
+  return course;
 }
 
 }  // namespace detail
 
 /// Runs a model on all samples, in batches of `batch_size`, and compares the output of index
 /// `output` with the labels as `loss` says (without distillation and hidden values; without label
-/// smoothing). Throws what the executor and the losses throw.
+/// smoothing). The loss is NaN if an output holds NaN or infinity. Throws what the executor and the
+/// losses throw.
 [[nodiscard]] inline training_score evaluate(executor& run, const training_data& data,
                                              const training_loss& loss, std::size_t output,
                                              std::size_t batch_size) {
@@ -163,9 +248,11 @@ inline void require_valid(const training_options& o) {
     const training_batch batch =
         data.batch(std::span<const std::size_t>(indices).subspan(first, count));
     const tensor found = to_plain(run.run(batch.inputs)[output]);
+    const double own = detail::is_finite(found)
+                           ? detail::label_loss(found, batch.labels, by_labels).value
+                           : std::numeric_limits<double>::quiet_NaN();
     score.loss += detent::detail::rounded_product(
-        detail::label_loss(found, batch.labels, by_labels).value,
-        static_cast<double>(count) / static_cast<double>(data.count));
+        own, static_cast<double>(count) / static_cast<double>(data.count));
     if (loss.target == training_target::classes) {
       correct += correct_predictions(found, batch.labels.data<std::int64_t>());
       rows += batch.labels.count();
@@ -194,7 +281,8 @@ inline void require_valid(const training_options& o) {
 /// Trains the float constants of a model (trainable_constants()) with the samples of `data`, in an
 /// order that the seed decides, and measures it behind each epoch with the samples of `validation`.
 /// Returns the model of the best epoch: the one with the highest accuracy, and of equal ones that
-/// with the lowest validation loss; where labels are no classes, the lowest validation loss.
+/// with the lowest validation loss; where labels are no classes, the lowest validation loss. The
+/// model is returned as it was if no epoch is better.
 ///
 /// Where labels are classes and the output is that of a Softmax along the last axis, the loss takes
 /// what goes into the Softmax.
@@ -204,12 +292,13 @@ inline void require_valid(const training_options& o) {
 /// nothing. Distillation and hidden values need another model and are for
 /// quantization_aware_training().
 ///
-/// Deterministic: the result has the same bits on every processor and for any number of threads.
-/// Memory: as trainer, and the model twice.
+/// Deterministic: the result has the same bits on every processor, for any number of threads, and
+/// whether training went on from a checkpoint or not. Memory: as trainer, and the model twice.
 ///
 /// Throws unsupported, naming the node, if an operator on the way to the loss has no gradient;
 /// overflow if the loss or a gradient is NaN or infinite; invalid_argument for options out of their
-/// domain and if there are no samples; and what the losses throw for labels that do not fit.
+/// domain, if there are no samples, and for a checkpoint of something else; and what the losses
+/// throw for labels that do not fit.
 [[nodiscard]] inline training_result train(const model& m, const training_data& data,
                                            const training_data& validation,
                                            const training_options& options = {}) {
@@ -217,27 +306,30 @@ inline void require_valid(const training_options& o) {
   require(data.count > 0 && validation.count > 0, error_kind::invalid_argument,
           "training: ", data.count, " samples and ", validation.count, " samples for validation");
   const std::size_t output = detail::labelled_output(m, options.loss);
-  const std::size_t batches = (data.count + options.batch_size - 1) / options.batch_size;
   const bool has_classes = options.loss.target == training_target::classes;
-  trainer t(training_form(m), trainable_constants(m), options, options.epochs * batches,
+  trainer t(training_form(m), trainable_constants(m), options,
+            options.epochs * detail::steps_per_epoch(data, options),
             has_classes ? detail::logits_of(m, m.outputs[output].name) : m.outputs[output].name);
-  training_result result;
-  model now = m;
+  training_result result{m, {}, {}, std::nullopt};
   const auto take_constants = [&] {
-    for (auto& [name, value] : now.initializers) {
+    for (auto& [name, value] : result.trained.initializers) {
       value = t.network().initializers.at(name);
     }
   };
-  result.epochs = detail::run_epochs(
-      t, data, options,
-      [&] {
-        take_constants();
-        executor run(has_classes ? detail::with_logits(now, output) : now, options.executor);
-        return evaluate(run, validation, options.loss, output, options.batch_size);
-      },
-      [&] { result.trained = now; });
-  for (const epoch_report& r : result.epochs) {
-    result.best_epoch = r.is_best ? r.epoch : result.best_epoch;
+  const auto measure = [&] {
+    take_constants();
+    executor run(has_classes ? detail::with_logits(result.trained, output) : result.trained,
+                 options.executor);
+    return evaluate(run, validation, options.loss, output, options.batch_size);
+  };
+  result.before = measure();
+  detail::training_course course = detail::run_epochs(t, data, options, result.before, measure);
+  result.epochs = std::move(course.epochs);
+  result.best_epoch = course.best_epoch;
+  if (result.best_epoch) {
+    take_constants();
+  } else {
+    result.trained = m;
   }
   return result;
 }

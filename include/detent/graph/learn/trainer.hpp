@@ -26,6 +26,7 @@
 #include <detent/graph/learn/learning_rate.hpp>
 #include <detent/graph/learn/loss.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
+#include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/learn/training_data.hpp>
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/ir.hpp>
@@ -87,23 +88,24 @@ class any_optimizer {
   return cross_entropy(output, labels.data<std::int64_t>(), {.label_smoothing = o.label_smoothing});
 }
 
+/// False if a float32 tensor holds NaN or infinity.
+[[nodiscard]] inline bool is_finite(const tensor& t) {
+  return t.type() != element_type::f32 ||
+         std::all_of(t.data<float>().begin(), t.data<float>().end(),
+                     [](float v) { return std::isfinite(v); });
+}
+
 /// The name of the first value, in the order of the nodes, that holds NaN or infinity, with the
 /// node that makes it; empty if there is none.
 [[nodiscard]] inline std::string first_not_finite(const gradient_graph& g) {
-  const auto is_finite = [&](const std::string& name) {
-    const tensor& t = g.value(name);
-    return t.type() != element_type::f32 ||
-           std::all_of(t.data<float>().begin(), t.data<float>().end(),
-                       [](float v) { return std::isfinite(v); });
-  };
   for (const value_info& v : g.graph_model().inputs) {
-    if (!is_finite(v.name)) {
+    if (!is_finite(g.value(v.name))) {
       return "input '" + v.name + "'";
     }
   }
   for (const node& n : g.graph_model().nodes) {
     for (const std::string& name : n.outputs) {
-      if (!name.empty() && !is_finite(name)) {
+      if (!name.empty() && !is_finite(g.value(name))) {
         return "'" + name + "', the result of " + n.label();
       }
     }
@@ -202,6 +204,100 @@ class trainer {
     write_constants();
     follow_statistics();
     return loss;
+  }
+
+  /// What the next steps depend on besides the options and the samples.
+  [[nodiscard]] trainer_state state() const {
+    trainer_state s;
+    s.steps = steps_;
+    for (const constant_role role : roles) {
+      const group& g = groups_[static_cast<std::size_t>(role)];
+      s.optimizers[static_cast<std::size_t>(role)] = g.optimizer->state();
+      for (const segment& part : g.segments) {
+        const auto values = std::span(g.values).subspan(part.first, part.count);
+        s.constants[part.name].assign(values.begin(), values.end());
+        if (role == constant_role::scale) {
+          s.scale_factors.push_back(part.factor);
+        }
+      }
+    }
+    for (const std::string& name : running_statistics()) {
+      s.statistics[name] = floats(name);
+    }
+    return s;
+  }
+  /// Goes on from a state that a trainer with the same arguments had. Throws invalid_argument,
+  /// naming what does not fit, if it is that of another network or holds values that are not
+  /// finite; the trainer must then not be used any more.
+  void set_state(const trainer_state& s) {
+    std::size_t count = 0;
+    std::size_t scales = 0;
+    for (const constant_role role : roles) {
+      group& g = groups_[static_cast<std::size_t>(role)];
+      const std::vector<double>& optimizer = s.optimizers[static_cast<std::size_t>(role)];
+      g.optimizer->set_state(optimizer);
+      for (segment& part : g.segments) {
+        const auto found = s.constants.find(part.name);
+        require_fitting(found != s.constants.end() && found->second.size() == part.count &&
+                            std::all_of(found->second.begin(), found->second.end(),
+                                        [](double v) { return std::isfinite(v); }),
+                        part.name);
+        std::copy(found->second.begin(), found->second.end(),
+                  g.values.begin() + static_cast<std::ptrdiff_t>(part.first));
+        ++count;
+        if (role == constant_role::scale) {
+          require_fitting(scales < s.scale_factors.size() && std::isfinite(s.scale_factors[scales]),
+                          part.name);
+          part.factor = s.scale_factors[scales++];
+        }
+      }
+    }
+    const std::set<std::string> statistics = running_statistics();
+    require_fitting(count == s.constants.size() && scales == s.scale_factors.size() &&
+                        statistics.size() == s.statistics.size(),
+                    "the number of constants");
+    for (const auto& [name, values] : s.statistics) {
+      require_fitting(statistics.count(name) != 0, name);
+      set_floats(name, values);
+    }
+    steps_ = s.steps;
+    write_constants();
+  }
+  /// The mean of each trained constant of scales, by name.
+  [[nodiscard]] std::map<std::string, double> mean_scales() const {
+    const group& g = groups_[static_cast<std::size_t>(constant_role::scale)];
+    std::map<std::string, double> means;
+    for (const segment& s : g.segments) {
+      double sum = 0.0;
+      for (const double v : std::span(g.values).subspan(s.first, s.count)) {
+        sum += v;
+      }
+      means[s.name] = s.count == 0 ? 0.0 : sum / static_cast<double>(s.count);
+    }
+    return means;
+  }
+  /// The constants that training changes as they are now, by name: those that are trained, and
+  /// running means and variances.
+  [[nodiscard]] std::map<std::string, std::vector<float>> constants() const {
+    std::map<std::string, std::vector<float>> all;
+    for (const std::string& name : wanted_) {
+      all[name] = floats(name);
+    }
+    for (const std::string& name : running_statistics()) {
+      all[name] = floats(name);
+    }
+    return all;
+  }
+  /// Gives the network constants that constants() returned, to be read from network(); further
+  /// steps go on from the state, not from them. Throws invalid_argument if they are others.
+  void show_constants(const std::map<std::string, std::vector<float>>& constants) {
+    const std::set<std::string> statistics = running_statistics();
+    require_fitting(constants.size() == wanted_.size() + statistics.size(),
+                    "the number of constants");
+    for (const auto& [name, values] : constants) {
+      require_fitting(wanted_.count(name) != 0 || statistics.count(name) != 0, name);
+      set_floats(name, values);
+    }
   }
 
   /// The network with its constants as they are now.
@@ -374,6 +470,40 @@ class trainer {
         graph_.set_constant(s.name, std::move(t));
       }
     }
+  }
+
+  static void require_fitting(bool fits, const std::string& what) {
+    require(fits, error_kind::invalid_argument,
+            "training: the checkpoint does not fit the network: ", what);
+  }
+  [[nodiscard]] std::vector<float> floats(const std::string& name) const {
+    const auto values = graph_.graph_model().initializers.at(name).data<float>();
+    return {values.begin(), values.end()};
+  }
+  void set_floats(const std::string& name, const std::vector<float>& values) {
+    const tensor& now = graph_.graph_model().initializers.at(name);
+    require_fitting(
+        values.size() == now.count() &&
+            std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }),
+        name);
+    tensor t = tensor::allocate(element_type::f32, now.dims());
+    std::copy(values.begin(), values.end(), t.mutable_data<float>().begin());
+    graph_.set_constant(name, std::move(t));
+  }
+
+  /// The names of the means and variances that BatchNormalization nodes in training form follow.
+  [[nodiscard]] std::set<std::string> running_statistics() const {
+    std::set<std::string> names;
+    for (const node& n : graph_.graph_model().nodes) {
+      if (n.is("BatchNormalization") && n.get_int("training_mode", 0) != 0) {
+        for (std::size_t k = 1; k < n.outputs.size() && k < 3; ++k) {
+          if (!n.outputs[k].empty()) {
+            names.insert(n.inputs[k + 2]);
+          }
+        }
+      }
+    }
+    return names;
   }
 
   /// Gives BatchNormalization nodes in training form the running statistics that they computed.

@@ -14,6 +14,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/learn/image_augmentation.hpp>
 #include <detent/graph/learn/learning_rate.hpp>
+#include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/run/executor_options.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -48,24 +49,14 @@ enum class training_optimizer : std::uint8_t {
   adamw,  ///< adam; the decay of weights is apart from the gradient.
 };
 
-/// What one epoch of training gave.
-struct epoch_report {
-  std::size_t epoch = 0;         ///< Counted from 0.
-  double learning_rate = 0.0;    ///< Of the last step, before the factors of roles.
-  double loss = 0.0;             ///< Mean loss of the samples while they were trained with.
-  double validation_loss = 0.0;  ///< Loss of the validation samples behind the epoch, by labels.
-  /// Share of the validation samples' rows whose largest logit is their label, in [0, 1]; NaN if
-  /// the labels are no classes.
-  double accuracy = std::numeric_limits<double>::quiet_NaN();
-  bool is_best = false;  ///< Whether it is the best so far: see train().
-};
-
 /// Options of train() and quantization_aware_training().
 struct training_options {
   std::size_t epochs = 10;      ///< Passes over the samples, at least 1.
   std::size_t batch_size = 32;  ///< Samples of a step, at least 1; the last batch may have fewer.
-  std::uint64_t seed = 0;       ///< Decides the order of samples and how they are augmented.
-  training_loss loss = {};      ///< What is minimized.
+  /// Steps of an epoch, at most: it takes the first samples of its order. 0: all samples.
+  std::size_t steps_per_epoch = 0;
+  std::uint64_t seed = 0;   ///< Decides the order of samples and how they are augmented.
+  training_loss loss = {};  ///< What is minimized.
   training_optimizer optimizer = training_optimizer::adamw;  ///< How constants follow gradients.
   double learning_rate = 1e-3;     ///< Step size of weights, positive and finite.
   double bias_rate = 1.0;          ///< Factor of the step size of biases, positive and finite.
@@ -80,6 +71,16 @@ struct training_options {
   std::optional<image_augmentation> augmentation = {};  ///< Changes of images; none by default.
   /// Called behind each epoch.
   std::function<void(const epoch_report&)> on_epoch = {};
+  /// Called behind each epoch, after on_epoch, with all that a later run needs to go on.
+  std::function<void(const training_checkpoint&)> on_checkpoint = {};
+  /// Where training goes on. The result then has the bytes of training without a break.
+  std::optional<training_checkpoint> resumed = {};
+  /// Tells checkpoints apart besides the model, the options and the number of samples: for example
+  /// a fingerprint of the samples.
+  std::string subject = {};
+  /// Asked before each step: training ends if it returns true. The epoch that it is in does not
+  /// count.
+  std::function<bool()> cancelled = {};
   /// Called behind each step with the number of steps made, their number in all, and the loss.
   std::function<void(std::size_t done, std::size_t total, double loss)> on_step = {};
   executor_options executor = {};  ///< Limits and threads; the result does not depend on threads.

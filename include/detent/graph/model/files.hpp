@@ -179,6 +179,17 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   file.commit();
 }
 
+/// Throws io if write_file() could not write this file: its folder does not exist, or files cannot
+/// be made there. Asks before work that takes long; what is there stays, and devices and pipes are
+/// not opened.
+inline void require_writable(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::file_status status = std::filesystem::status(path, failed);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+    const replacement_file probe(path);
+  }
+}
+
 }  // namespace graph
 DETENT_NAMESPACE_END
 

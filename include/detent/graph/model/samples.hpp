@@ -127,6 +127,13 @@ class sample_set {
   /// those of a folder, values for inputs of rank 0, and the only sample where nothing counts
   /// samples.
   [[nodiscard]] bool is_one_per_run() const noexcept { return is_one_per_run_; }
+  /// The axis of an input that counts samples. Nothing if each run takes the input as a whole, if
+  /// there is no such input, and if the samples come from a folder.
+  [[nodiscard]] std::optional<std::size_t> sample_axis(const std::string& input) const {
+    const auto found = std::find_if(sources_.begin(), sources_.end(),
+                                    [&](const source& s) { return s.name == input; });
+    return found == sources_.end() || found->count == 0 ? std::nullopt : std::optional(found->axis);
+  }
   /// The folder that the samples come from; null if they come from files. Its index of sample i is
   /// first() + i.
   [[nodiscard]] const sample_folder* folder() const noexcept {

@@ -125,32 +125,18 @@ struct quantization_aware_training_result {
     return evaluate(run, validation, o.loss, output, o.batch_size);
   };
   quantization_aware_training_result result{begin, {}, score(begin), std::nullopt};
-  const std::size_t batches = (data.count + o.batch_size - 1) / o.batch_size;
   const bool is_taught = o.loss.distillation > 0.0 || !o.loss.hidden.empty();
   trainer t(network.network(),
             network.constants(options.learn_weight_scales, options.learn_activation_scales), o,
-            o.epochs * batches, output_of(network.network()), is_taught ? &m : nullptr,
-            output_of(m));
-  std::optional<quantization> now;
-  const auto is_better = [&](const training_score& a, const training_score& b) {
-    return a.accuracy > b.accuracy || (!(a.accuracy < b.accuracy) && a.loss < b.loss);
-  };
-  training_score last;
-  training_score best = result.before;
-  result.epochs = detail::run_epochs(
-      t, data, o,
-      [&] {
-        now = network.exported(t.network());
-        last = score(*now);
-        return last;
-      },
-      [&] {
-        if (is_better(last, best)) {
-          best = last;
-          result.quantized = std::move(*now);
-          result.best_epoch = (t.steps() - 1) / batches;
-        }
-      });
+            o.epochs * detail::steps_per_epoch(data, o), output_of(network.network()),
+            is_taught ? &m : nullptr, output_of(m));
+  detail::training_course course = detail::run_epochs(
+      t, data, o, result.before, [&] { return score(network.exported(t.network())); });
+  result.epochs = std::move(course.epochs);
+  result.best_epoch = course.best_epoch;
+  if (result.best_epoch) {
+    result.quantized = network.exported(t.network());
+  }
   return result;
 }
 
