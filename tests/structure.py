@@ -68,7 +68,7 @@ WHO_INCLUDES = {
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
     r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
-    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation)?\.hpp",
+    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp",
     r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
 INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)

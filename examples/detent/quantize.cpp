@@ -29,6 +29,7 @@
 #include "quantize_report.hpp"
 #include "report.hpp"
 #include "samples.hpp"
+#include "train.hpp"
 #include "tune.hpp"
 #include "warnings.hpp"
 
@@ -226,7 +227,7 @@ int quantize(const quantize_arguments& given) {
     a.parallel = pool.parallel();
   }
   if (a.tuning) {
-    return tune(a);
+    return a.tuning->train ? train_as_configured(a) : tune(a);
   }
   graph::model m = graph::read_onnx(a.model, a.read_limits());
   const bool is_static = a.approach == "static";

@@ -30,6 +30,7 @@
 #include "progress.hpp"
 #include "signals.hpp"
 #include "train_report.hpp"
+#include "usage_error.hpp"
 
 namespace detent_cli {
 
@@ -249,12 +250,7 @@ class training_run {
 
   [[nodiscard]] graph::training_score float_score() const {
     const graph::training_options& t = o_.training;
-    const std::size_t output = graph::detail::labelled_output(model_, t.loss);
-    graph::executor run(t.loss.target == graph::training_target::classes
-                            ? graph::detail::with_logits(model_, output)
-                            : model_,
-                        t.executor);
-    return graph::evaluate(run, validation_, t.loss, output, t.batch_size);
+    return graph::evaluate(model_, validation_, t.loss, t.batch_size, t.executor);
   }
 
   [[nodiscard]] train_report_data report(const outcome& o) const {
@@ -287,6 +283,20 @@ class training_run {
     if (interrupted != 0) {
       all.push_back("training was interrupted in epoch " + std::to_string(o.epochs.size() + 1));
     }
+    if (a_.goal && o.float_score) {
+      graph::accuracy_goal goal = *a_.goal;
+      goal.higher_is_better = !std::isnan(o.before.accuracy);
+      const auto metric = [&](const graph::training_score& s) {
+        return goal.higher_is_better ? s.accuracy : s.loss;
+      };
+      if (!goal.is_met(metric(*o.float_score), metric(best(o)))) {
+        const double target = goal.target(metric(*o.float_score));
+        char text[96];
+        std::snprintf(text, sizeof text, "the goal of %.6g is missed by %.6g", target,
+                      std::fabs(metric(best(o)) - target));
+        all.emplace_back(text);
+      }
+    }
     if (!o.best_epoch) {
       all.push_back(std::string("no epoch was better than the model before training, which was "
                                 "written") +
@@ -295,14 +305,17 @@ class training_run {
     return all;
   }
 
+  /// The score of the model that is written.
+  [[nodiscard]] static graph::training_score best(const outcome& o) {
+    return o.best_epoch ? graph::training_score{o.epochs[*o.best_epoch].validation_loss,
+                                                o.epochs[*o.best_epoch].accuracy}
+                        : o.before;
+  }
+
   void print(const outcome& o) const {
     for (const std::string& note : notes(o)) {
       std::fprintf(stderr, "detent: warning: %s\n", note.c_str());
     }
-    const graph::training_score best =
-        o.best_epoch ? graph::training_score{o.epochs[*o.best_epoch].validation_loss,
-                                             o.epochs[*o.best_epoch].accuracy}
-                     : o.before;
     if (a_.json) {
       json_object epochs = json_object::array();
       for (const graph::epoch_report& e : o.epochs) {
@@ -323,7 +336,7 @@ class training_run {
            {"validation_samples", validation_.count},
            {"float", o.float_score ? score_json(*o.float_score) : json_object(nullptr)},
            {"before", score_json(o.before)},
-           {"best", score_json(best)},
+           {"best", score_json(best(o))},
            {"best_epoch", o.best_epoch ? json_object(*o.best_epoch + 1) : json_object(nullptr)},
            {"epochs", epochs},
            {"resumed_epochs", resumed_},
@@ -339,7 +352,7 @@ class training_run {
     std::printf(
         "%s: %s, loss %.4f%s, %zu samples, %zu of validation\n", a_.output.c_str(),
         o.best_epoch ? ("epoch " + std::to_string(*o.best_epoch + 1)).c_str() : "not trained",
-        best.loss, accuracy_text(best.accuracy).c_str(), data_.count, validation_.count);
+        best(o).loss, accuracy_text(best(o).accuracy).c_str(), data_.count, validation_.count);
   }
 
   const train_arguments& a_;
@@ -357,5 +370,42 @@ class training_run {
 }  // namespace
 
 int train(const train_arguments& a) { return training_run(a).run(); }
+
+int train_as_configured(const quantize_arguments& a) {
+  const graph::inc::configuration& c = *a.tuning;
+  if (!a.calibration.empty()) {
+    throw usage_error(
+        "quant_aware_training has no --calib: its samples are those of "
+        "quantization.train");
+  }
+  for (const std::string& note : c.notes) {
+    std::fprintf(stderr, "detent: %s\n", one_line(note).c_str());
+  }
+  train_arguments t;
+  static_cast<common_arguments&>(t) = a;
+  t.model = a.model;
+  t.output = a.output;
+  t.threads = a.threads;
+  t.data = c.train->data.inputs;
+  t.labels = c.train->data.labels;
+  if (!a.validation.empty() || c.evaluation) {
+    t.validation = !a.validation.empty() ? a.validation : c.evaluation->inputs;
+    t.validation_labels = !a.labels.empty() ? a.labels
+                          : c.evaluation    ? c.evaluation->labels
+                                            : std::string();
+    if (t.validation_labels.empty()) {
+      throw usage_error("the samples of the evaluation have no labels: --labels Y.npy");
+    }
+  }
+  t.has_batch_size = c.train->data.batch_size != 1;
+  t.is_qoperator = c.form == graph::inc::framework::qlinear_operators;
+  t.options.training = c.train->options;
+  t.options.method = c.train->method;
+  t.options.activations = c.tuning.quantizer.activations;
+  t.options.weights = c.tuning.quantizer.weights;
+  t.options.scope = c.tuning.quantizer.scope;
+  t.goal = c.tuning.goal;
+  return train(t);
+}
 
 }  // namespace detent_cli

@@ -5,11 +5,14 @@
 #define DETENT_CLI_TRAIN_HPP
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/graph/quantize/quantization_aware_training.hpp>
 
+#include "commands.hpp"
 #include "common_arguments.hpp"
 
 namespace detent_cli {
@@ -29,9 +32,15 @@ struct train_arguments : common_arguments {
   std::string checkpoint;  // folder; may be empty
   std::string report;      // HTML file; may be empty
   std::size_t threads = 1;
+  // What the accuracy may lose against the float model; a warning says if it is missed.
+  std::optional<detent::graph::accuracy_goal> goal;
 };
 
 int train(const train_arguments& a);
+
+/// Trains as a configuration of Neural Compressor says (quantize_arguments::tuning), with the
+/// approach quant_aware_training. Throws usage_error for options that have no effect then.
+int train_as_configured(const quantize_arguments& a);
 
 }  // namespace detent_cli
 

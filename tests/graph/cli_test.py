@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.dom.minidom
 
 try:
     import numpy as np
@@ -961,6 +962,150 @@ tuning:
         for count in (10, 2):
             dummy = {"calibration": {"dataloader": {"dataset": {"dummy": {"shape": [count, 8], "low": -1, "high": 1}}}}}
             self.works(*self.tuned_model(fixed, quantization=dummy))
+
+    # ---------------------------------------------------------------------------------- training
+
+    def bars(self, count, seed=21):
+        """Images of 8 x 8 pixels with a horizontal or a vertical bar, or none, as digits.onnx takes them."""
+        random = np.random.default_rng(seed)
+        labels = random.integers(0, 3, count)
+        images = random.uniform(0, 4, (count, 1, 8, 8)).astype(np.float32)
+        for i, label in enumerate(labels):
+            at = random.integers(0, 8)
+            if label == 1:
+                images[i, 0, at] += 12
+            elif label == 2:
+                images[i, 0, :, at] += 12
+        return images, labels
+
+    def train(self, *more, out="trained.onnx", labels=None, images=None):
+        x, y = self.bars(120)
+        return ["train", MODEL, "-o", self.folder / out, "--data", images or self.array("x.npy", x),
+                "--labels", labels or self.array("y.npy", y), *more]
+
+    def test_training_in_float_and_quantized(self):
+        x, y = self.bars(60, 22)
+        validation = ["--validation", self.array("v.npy", x), "--validation-labels", self.array("w.npy", y.astype(np.uint8))]
+        facts = json.loads(self.works(*self.train("--approach", "float", "--epochs", 3, "--lr", 0.01, "--json", *validation)))
+        self.assertEqual((facts["approach"], facts["format"], len(facts["epochs"])), ("float", None, 3))
+        self.assertEqual((facts["samples"], facts["validation_samples"]), (120, 60))
+        self.assertLess(facts["before"]["accuracy"], 0.7)
+        self.assertGreater(facts["best"]["accuracy"], 0.9)
+        judged = json.loads(self.works("eval", self.folder / "trained.onnx", "--data", self.folder / "v.npy", "--labels",
+                                       self.folder / "w.npy", "--json"))
+        self.assertAlmostEqual(judged["top1"], 100 * facts["best"]["accuracy"], places=5)
+        # The float network is trained as one of 3-bit weights.
+        begin = self.folder / "trained.onnx"
+        for form in ("qdq", "qoperator"):
+            arguments = self.train("--epochs", 2, "--lr", 0.002, "--bits-weights", 3, "--distill", "--format", form, "--json",
+                                   "--report", self.folder / "report.html", *validation, out=form + ".onnx")
+            arguments[1] = begin
+            qat = json.loads(self.works(*arguments))
+            self.assertEqual((qat["approach"], qat["format"]), ("qat", form))
+            self.assertEqual(qat["float"], facts["best"])
+            self.assertGreaterEqual(qat["best"]["accuracy"], qat["before"]["accuracy"])
+            judged = json.loads(self.works("eval", self.folder / (form + ".onnx"), "--data", self.folder / "v.npy", "--labels",
+                                           self.folder / "w.npy", "--json"))
+            self.assertAlmostEqual(judged["top1"], 100 * qat["best"]["accuracy"], places=5)
+            page = xml.dom.minidom.parse(str(self.folder / "report.html"))
+            headings = [h.firstChild.data for h in page.getElementsByTagName("h3")]
+            self.assertEqual(headings, ["Loss", "Accuracy", "Learning rate", "Scales"])
+            curves = [p.getAttribute("d") for p in page.getElementsByTagName("path")]
+            self.assertEqual({c.count("L") for c in curves}, {1})  # from the first epoch to the second
+
+    def test_training_goes_on_from_a_checkpoint(self):
+        arguments = ["--epochs", 3, "--bits-weights", 4, "--bits-activations", 4, "--lr", 0.003, "--flip", 0.5, "--shift", 1]
+        self.detent(*self.train(*arguments, out="whole.onnx"))
+        whole = (self.folder / "whole.onnx").read_bytes()
+        folder = self.folder / "kept"
+        process = subprocess.Popen(
+            [options.detent, *map(str, self.train(*arguments, "--checkpoint", folder, out="part.onnx"))],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.readline()  # the first epoch is over
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+        self.assertIn(process.returncode, (0, 130), errors)
+        self.assertTrue((self.folder / "part.onnx").exists())
+        if process.returncode == 130:
+            self.assertIn("interrupted in epoch", errors)
+        facts = json.loads(self.detent(*self.train(*arguments, "--checkpoint", folder, "--threads", 2, "--json", out="again.onnx")).stdout)
+        self.assertGreaterEqual(facts["resumed_epochs"], 1)
+        self.assertEqual(len(facts["epochs"]), 3)
+        self.assertEqual((self.folder / "again.onnx").read_bytes(), whole)
+        # A checkpoint of something else, and a damaged one.
+        self.fails(["kept/checkpoint", "other options"], *self.train("--epochs", 4, "--checkpoint", folder, out="no.onnx"))
+        path = folder / "checkpoint"
+        path.write_bytes(path.read_bytes()[:-20])
+        self.fails([path], *self.train(*arguments, "--checkpoint", folder, out="no.onnx"))
+        path.write_bytes(b"")
+        self.fails([path], *self.train(*arguments, "--checkpoint", folder, out="no.onnx"))
+        self.assertFalse((self.folder / "no.onnx").exists())
+
+    def test_training_that_ends_in_infinity(self):
+        folder = self.folder / "kept"
+        # Each step multiplies the weights by -99, so that the first epochs are finite.
+        rising = ["--approach", "float", "--epochs", 40, "--weight-decay", 1e5, "--schedule", "constant"]
+        error = self.fails(["training step", "not finite", "smaller learning rate", "holds the state behind epoch"],
+                           *self.train(*rising, "--checkpoint", folder, out="no.onnx"), lines=2)
+        self.assertGreaterEqual(int(re.search(r"behind epoch (\d+)", error)[1]), 2)
+        self.assertTrue((folder / "checkpoint").exists())
+        self.assertFalse((self.folder / "no.onnx").exists())
+        # The checkpoint is good: going on from it ends at the same place.
+        again = self.fails(["training step"], *self.train(*rising, "--checkpoint", folder, out="no.onnx"), lines=2)
+        self.assertEqual(again, error)
+
+    def test_training_that_is_refused(self):
+        x, y = self.bars(120)
+        wrong = np.array(y)
+        wrong[7] = 10
+        none = {"out": "no.onnx"}
+        self.fails(["label", "10"], *self.train("--epochs", 1, labels=self.array("wrong.npy", wrong), **none))
+        self.fails(["119 labels for 120 samples"], *self.train(labels=self.array("few.npy", y[1:]), **none))
+        self.fails(["holds bool"], *self.train(labels=self.array("bool.npy", y > 1), **none))
+        self.fails(["--hold-out"], *self.train("--hold-out", 0.9, images=self.array("one.npy", x[:1]),
+                                               labels=self.array("one_label.npy", y[:1]), **none))
+        self.fails(["cannot write"], *self.train(out="none/no.onnx"))
+        random = np.random.default_rng(4)
+        path = self.write("round.onnx", model(
+            [node("MatMul", ["x", "w"], ["a"]), node("Round", ["a"], ["y"], "the_round")], [value_info("x", "N", 8)],
+            [value_info("y", "N", 4)], [floats("w", random.normal(size=(8, 4)).astype(np.float32))]))
+        rows = self.array("rows.npy", random.normal(size=(40, 8)).astype(np.float32))
+        classes = self.array("classes.npy", np.arange(40) % 4)
+        for approach in ("float", "qat"):
+            self.fails(["the_round", "no gradient"], "train", path, "-o", self.folder / "no.onnx", "--data", rows, "--labels",
+                       classes, "--approach", approach)
+        self.assertFalse((self.folder / "no.onnx").exists())
+        self.wrong_usage(["--data"], "train", MODEL, "-o", "x.onnx")
+        self.wrong_usage(["--labels"], "train", MODEL, "-o", "x.onnx", "--data", rows)
+        self.wrong_usage(["--bits-weights"], *self.train("--approach", "float", "--bits-weights", 4))
+        self.wrong_usage(["--bits-activations"], *self.train("--format", "qoperator", "--bits-activations", 4))
+        self.wrong_usage(["--validation-labels"], *self.train("--validation", rows))
+        self.wrong_usage(["--temperature"], *self.train("--temperature", 3))
+        self.wrong_usage(["--step-every"], *self.train("--schedule", "step"))
+        self.wrong_usage(["overwrite"], *self.train()[:3], MODEL, *self.train()[4:])
+        self.wrong_usage(["'0'", "positive"], *self.train("--lr", 0))
+
+    def test_training_by_a_configuration(self):
+        x, y = self.bars(120)
+        samples = self.dataset(self.array("x.npy", x), self.array("y.npy", y))
+        train = {"epoch": 2, "iteration": 5, "dataloader": {"batch_size": 16, **samples},
+                 "optimizer": {"AdamW": {"learning_rate": 0.01, "weight_decay": 0.0}}}
+        sections = {"quantization": {"approach": "quant_aware_training", "train": train, "model_wise": {"weight": {"bit": 3}}},
+                    "evaluation": {"accuracy": {"metric": {"topk": 1}, "dataloader": samples}}}
+        facts = json.loads(self.detent(*self.tuned("--json", **sections)).stdout)
+        self.assertEqual((facts["approach"], facts["samples"], len(facts["epochs"])), ("qat", 120, 2))
+        judged = json.loads(self.works("eval", self.folder / "out.onnx", "--data", self.folder / "x.npy", "--labels",
+                                       self.folder / "y.npy", "--json"))
+        self.assertAlmostEqual(judged["top1"], 100 * facts["best"]["accuracy"], places=5)
+        goal = {"tuning": {"accuracy_criterion": {"absolute": -2.0}}}
+        self.warns(["goal of", "missed by"], *self.tuned("--json", **sections, **goal))
+        self.wrong_usage(["--calib"], *self.tuned("--calib", CALIBRATION, **sections))
+        path = self.write("own.yaml", b"epochs: 1\nbits-weights: 4\n")
+        facts = json.loads(self.detent(*self.train("--config", path, "--json")).stdout)
+        self.assertEqual(len(facts["epochs"]), 1)
+        self.wrong_usage(["own.yaml:1", "'epoch'"], *self.train("--config", self.write("own.yaml", b"epoch: 1\n")))
+        self.tuned(**sections)
+        self.wrong_usage(["Neural Compressor"], *self.train("--config", self.folder / "nc.yaml"))
 
     def test_neural_compressor_interrupted(self):
         tuning = {"strategy": {"name": "random"}, "accuracy_criterion": {"absolute": -0.5}, "exit_policy": {"max_trials": 100000}}

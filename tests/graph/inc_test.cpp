@@ -307,13 +307,135 @@ TEST_CASE("inc: settings that have no effect are noted") {
   }
 }
 
+namespace {
+
+/// A section quantization with training; `more` is in the section train.
+std::string trained(const std::string& more, const std::string& quantization = "") {
+  return "quantization: {approach: quant_aware_training, " + quantization +
+         "train: {dataloader: {batch_size: 8, dataset: {npy: {inputs: x.npy, labels: y.npy}}}" +
+         (more.empty() ? "" : ", ") + more + "}}\n";
+}
+
+}  // namespace
+
+TEST_CASE("inc: training") {
+  const inc::configuration c = inc::parse_yaml(R"(
+model: {name: m, framework: onnxrt_qlinearops, outputs: [y]}
+quantization:
+  approach: quant_aware_training
+  train:
+    start_epoch: 0
+    end_epoch: 7
+    iteration: 12
+    frequency: 1
+    dataloader:
+      batch_size: 30
+      shuffle: False
+      dataset: {npy: {inputs: [a=x.npy, b=z.npy], labels: y.npy}}
+    optimizer:
+      SGD: {learning_rate: 0.02, momentum: 0.5, nesterov: False, weight_decay: 0.001}
+    criterion:
+      KnowledgeDistillationLoss: {temperature: 3.0, loss_types: [CE, KL], loss_weights: [1, 3]}
+  model_wise:
+    weight: {granularity: per_tensor, bit: 3}
+    activation: {algorithm: percentile, scheme: sym, dtype: int8}
+tuning:
+  accuracy_criterion: {absolute: 0.02}
+  random_seed: 11
+  exit_policy: {max_trials: 3}
+)",
+                                               "c.yaml");
+  REQUIRE(c.train);
+  CHECK(c.form == inc::framework::qlinear_operators);
+  CHECK(c.train->data.inputs == std::vector<std::string>{"a=x.npy", "b=z.npy"});
+  CHECK(c.train->data.labels == "y.npy");
+  CHECK(c.train->method == "percentile");
+  const graph::training_options& o = c.train->options;
+  CHECK(o.epochs == 7);
+  CHECK(o.steps_per_epoch == 12);
+  CHECK(o.batch_size == 30);
+  CHECK(o.optimizer == graph::training_optimizer::sgd);
+  CHECK(o.learning_rate == 0.02);
+  CHECK(o.momentum == 0.5);
+  CHECK(o.weight_decay == 0.001);
+  CHECK(o.schedule.schedule == graph::learning_rate_schedule::constant);
+  CHECK(o.loss.distillation == 0.75);
+  CHECK(o.loss.temperature == 3.0);
+  CHECK(o.loss.output == "y");
+  CHECK(o.seed == 11);
+  CHECK(c.tuning.goal.max_drop == 0.02);
+  CHECK(c.tuning.quantizer.weights.bits == 4);
+  CHECK(!c.tuning.quantizer.weights.per_channel);
+  CHECK(c.tuning.quantizer.activations.symmetric);
+  CHECK(c.tuning.quantizer.activations.type == graph::element_type::s8);
+  CHECK(c.notes.size() == 2);  // frequency and exit_policy
+
+  // What is not given.
+  const auto plain = with(trained("optimizer: {Adam: {}}"));
+  CHECK(plain.train->options.epochs == 1);
+  CHECK(plain.train->options.optimizer == graph::training_optimizer::adam);
+  CHECK(plain.train->options.learning_rate == 1e-3);
+  CHECK(plain.train->method == "mse");
+  CHECK(plain.tuning.quantizer.weights.per_channel);
+  CHECK(plain.tuning.quantizer.weights.scale == weight_scale::exact_mse);
+  CHECK(with(trained("optimizer: {SGD: {}}")).train->options.momentum == 0.0);
+  CHECK(with(trained("epoch: 3, start_epoch: 2, optimizer: {SGD: {}}")).train->options.epochs == 3);
+  CHECK(with(trained("end_epoch: 5, start_epoch: 2, optimizer: {SGD: {}}")).train->options.epochs ==
+        3);
+  const auto hidden = with(trained("optimizer: {AdamW: {beta_1: 0.8, beta_2: 0.9}}, criterion: "
+                                   "{IntermediateLayersKnowledgeDistillationLoss: "
+                                   "{layer_mappings: [[a, a], [b]], loss_weights: [2, 2]}}"))
+                          .train->options;
+  CHECK(hidden.loss.hidden == std::vector<std::string>{"a", "b"});
+  CHECK(hidden.loss.hidden_weight == 2.0);
+  CHECK(hidden.momentum == 0.8);
+  CHECK(hidden.square_momentum == 0.9);
+  const auto unused = with(
+      "quantization: {train: {optimizer: {SGD: {}}, dataloader: {dataset: {npy: {inputs: x, "
+      "labels: y}}}}}");
+  CHECK(!unused.train);
+  CHECK(unused.notes.size() == 1);
+
+  fails({"c.yaml:2:", "no samples with labels"},
+        "quantization: {approach: qat, train: {optimizer: {SGD: {}}}}");
+  fails({"no samples with labels"},
+        "quantization: {approach: qat, train: {optimizer: {SGD: {}}, dataloader: {dataset: {npy: "
+        "{inputs: x}}}}}");
+  fails({"no optimizer"}, trained(""));
+  fails({"one of SGD"}, trained("optimizer: {SGD: {}, Adam: {}}"));
+  fails({"one of SGD"}, trained("optimizer: {}"));
+  fails({"'SDG'", "'SGD'"}, trained("optimizer: {SDG: {}}"));
+  fails({"learning_rate", "above 0"}, trained("optimizer: {SGD: {learning_rate: 0}}"));
+  fails({"[0, 1)", "1.5"}, trained("optimizer: {SGD: {momentum: 1.5}}"));
+  fails({"weight_decay"}, trained("optimizer: {SGD: {weight_decay: -1}}"));
+  fails({"nesterov"}, trained("optimizer: {SGD: {nesterov: True}}"));
+  fails({"amsgrad"}, trained("optimizer: {Adam: {amsgrad: True}}"));
+  fails({"end_epoch 2", "start_epoch 2"},
+        trained("optimizer: {SGD: {}}, start_epoch: 2, end_epoch: 2"));
+  fails({"epoch", "at least 1"}, trained("optimizer: {SGD: {}}, epoch: 0"));
+  fails({"one criterion"}, trained("optimizer: {SGD: {}}, criterion: {}"));
+  fails({"mean"}, trained("optimizer: {SGD: {}}, criterion: {CrossEntropyLoss: {reduction: sum}}"));
+  fails({"loss_weights"}, trained("optimizer: {SGD: {}}, criterion: {KnowledgeDistillationLoss: "
+                                  "{loss_weights: [1]}}"));
+  fails({"temperature"}, trained("optimizer: {SGD: {}}, criterion: {KnowledgeDistillationLoss: "
+                                 "{temperature: 0}}"));
+  fails({"layer_mappings"}, trained("optimizer: {SGD: {}}, criterion: "
+                                    "{IntermediateLayersKnowledgeDistillationLoss: "
+                                    "{layer_mappings: [[a, b]]}}"));
+  fails({"postprocess"}, trained("optimizer: {SGD: {}}, postprocess: {transform: {}}"));
+  test::check_graph_error(error_kind::invalid_argument, {"quant_aware_training", "qlinearops"}, [] {
+    static_cast<void>(with(trained("optimizer: {SGD: {}}"), "onnxrt_integerops"));
+  });
+}
+
 TEST_CASE("inc: what is wrong has a line and the nearest name") {
   fails({"c.yaml:2:", "'quantisation'", "'quantization'"}, "quantisation: {}");
   fails({"c.yaml:3:", "'aproach'", "'approach'"}, "quantization:\n  aproach: static");
   fails({"c.yaml:2:", "zzzzzzzzzzzzzzzzzz", "there are", "tuning"}, "zzzzzzzzzzzzzzzzzz: 1");
   fails({"c.yaml:2:", "approach", "post_training_static"},
         "quantization: {approach: post_training_static}");
-  fails({"c.yaml:2:", "training"}, "quantization: {approach: quant_aware_training}");
+  fails({"c.yaml:2:", "quantization.train", "npy"},
+        "quantization: {approach: quant_aware_training}");
   fails({"onnxrt_integerops"}, "quantization: {approach: dynamic}");
   refuses({"framework", "tensorflow"}, "model: {framework: tensorflow}");
   refuses({"model.framework is missing", "onnxrt_qlinearops"}, "quantization: {approach: static}");

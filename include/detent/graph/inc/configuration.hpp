@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/tuning_options.hpp>
 
@@ -37,6 +38,13 @@ struct dataset {
   std::vector<shape> dummy_shapes = {};
   float dummy_low = -127.0F;  ///< See `dummy_shapes`.
   float dummy_high = 127.0F;  ///< See `dummy_shapes`.
+};
+
+/// What `quantization.train` says, for the approach quant_aware_training.
+struct training {
+  dataset data;                ///< dataloader, with labels
+  training_options options;    ///< epochs, optimizer and criterion
+  std::string method = "mse";  ///< Observer that gives the first ranges of the activations.
 };
 
 /// What the outputs of a model are measured by.
@@ -81,6 +89,9 @@ struct configuration {
   std::vector<metric> metrics = {};         ///< metric or multi_metrics; may be empty
   /// evaluation.accuracy.iteration times the batch size of its dataloader; 0: all samples.
   std::size_t evaluation_samples = 0;
+  /// The approach quant_aware_training: tune() is not for it, and `tuning` holds only the goal and
+  /// how weights and activations are quantized.
+  std::optional<training> train = {};
   std::string workspace = {};  ///< tuning.workspace.path; may be empty
   std::string resume = {};     ///< tuning.workspace.resume; may be empty
   /// Everything else, as tune() takes it.

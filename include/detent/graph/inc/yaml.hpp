@@ -3,7 +3,7 @@
 // yaml-cpp, which the program has to link.
 //
 //   model:        name, framework, inputs, outputs
-//   quantization: approach, calibration, recipes, model_wise, optype_wise, op_wise
+//   quantization: approach, calibration, train, recipes, model_wise, optype_wise, op_wise
 //   evaluation:   accuracy (metric or multi_metrics, dataloader), performance
 //   tuning:       strategy, accuracy_criterion, objective or multi_objectives, exit_policy, seed,
 //                 workspace
@@ -27,7 +27,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/inc/configuration.hpp>
-#include <detent/graph/inc/yaml_evaluation.hpp>
+#include <detent/graph/inc/yaml_training.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/tuning_options.hpp>
@@ -37,9 +37,9 @@ namespace graph::inc {
 namespace detail {
 
 /// Reads one file into a configuration, which must outlive it.
-class yaml_reader : public evaluation_reader {
+class yaml_reader : public training_reader {
  public:
-  yaml_reader(configuration& c, const std::string& name) : evaluation_reader(c, name), c_(c) {}
+  yaml_reader(configuration& c, const std::string& name) : training_reader(c, name), c_(c) {}
 
   void run(const std::string& text) {
     try {
@@ -115,7 +115,11 @@ class yaml_reader : public evaluation_reader {
   void read_quantization(const YAML::Node& map) {
     section(map, "quantization",
             {{"approach", [this](const auto& v) { read_approach(v); }},
-             {"train", not_here("quantization.train: training needs Python")},
+             {"train",
+              [this](const auto& v) {
+                c_.train = read_train(v);
+                train_at_ = v;
+              }},
              {"advance",
               [this](const auto& v) {
                 section(v, "quantization.advance",
@@ -145,11 +149,7 @@ class yaml_reader : public evaluation_reader {
                                       {"static", 0},
                                       {"dynamic", 1},
                                       {"qat", 2}});
-    if (approach == 2) {
-      refuse(v,
-             "quantization.approach: quantization-aware training is not offered here; there are "
-             "post_training_static_quant and post_training_dynamic_quant");
-    }
+    is_training_ = approach == 2;
     approach_ = approach == 1;
     approach_at_ = v;
   }
@@ -514,9 +514,12 @@ class yaml_reader : public evaluation_reader {
   /// Turns what was read into the options of tune().
   void complete(const YAML::Node& root) {
     tuning_options& t = c_.tuning;
+    require_training();
     const bool is_dynamic = approach_.value_or(c_.form == framework::integer_operators);
     if (approach_ && is_dynamic != (c_.form == framework::integer_operators)) {
-      refuse(approach_at_, is_dynamic
+      refuse(approach_at_, is_training_ ? "quant_aware_training needs the framework "
+                                          "onnxrt_qlinearops or onnxrt_qdqops"
+                           : is_dynamic
                                ? "post_training_dynamic_quant needs the framework onnxrt_integerops"
                                : "post_training_static_quant needs the framework "
                                  "onnxrt_qlinearops or onnxrt_qdqops");
@@ -604,11 +607,61 @@ class yaml_reader : public evaluation_reader {
     if (c_.evaluation && !c_.evaluation->dummy_shapes.empty()) {
       refuse(root["evaluation"], "evaluation.accuracy: random samples have no labels");
     }
+    if (is_training_) {
+      complete_training(root);
+    }
+  }
+
+  /// Compares the approach and the section that it needs.
+  void require_training() {
+    if (is_training_ && !c_.train) {
+      refuse(approach_at_,
+             "quant_aware_training needs the section quantization.train: optimizer, epoch, and "
+             "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}");
+    }
+    if (!is_training_ && c_.train) {
+      note(train_at_, "quantization.train has no effect without approach: quant_aware_training");
+      c_.train.reset();
+    }
+  }
+  /// Takes what training needs of what was read for tune(), and notes the rest.
+  void complete_training(const YAML::Node& root) {
+    tuning_options& t = c_.tuning;
+    c_.train->options.seed = t.seed;
+    t.quantizer.weights.per_channel = t.space.per_channel[0];
+    t.quantizer.weights.scale =
+        weight_.algorithms.empty() ? weight_scale::exact_mse : t.space.weights[0];
+    t.quantizer.activations.symmetric = t.space.symmetric_activations[0];
+    if (!activation_.algorithms.empty()) {
+      c_.train->method = activation_.algorithms[0];
+    }
+    if (c_.outputs.size() > 0) {
+      c_.train->options.loss.output = c_.outputs[0];
+    }
+    if (c_.calibration) {
+      note(root["quantization"]["calibration"],
+           "quantization.calibration has no effect: ranges begin with samples of training");
+    }
+    const bool is_top_1 =
+        c_.metrics.empty() || (c_.metrics.size() == 1 && c_.metrics[0].kind == metric_kind::top_k &&
+                               c_.metrics[0].k == 1);
+    if (!is_top_1) {
+      note(root["evaluation"]["accuracy"],
+           "evaluation.accuracy: epochs of training are measured by top-1 and the loss");
+    }
+    for (const char* key : {"strategy", "objective", "multi_objectives", "exit_policy"}) {
+      if (root["tuning"].IsDefined() && root["tuning"].IsMap() && root["tuning"][key].IsDefined()) {
+        note(root["tuning"][key],
+             std::string("tuning.") + key + " has no effect: training makes no trials");
+      }
+    }
   }
 
   configuration& c_;
   bool has_framework_ = false;
   std::optional<bool> approach_;  // whether it is dynamic
+  bool is_training_ = false;
+  YAML::Node train_at_;
   YAML::Node approach_at_;
   tensor_settings weight_;
   tensor_settings activation_;

@@ -264,6 +264,18 @@ struct training_course {
   return score;
 }
 
+/// Runs a float model as train() measures it: the output is the one that `loss` names, and cross
+/// entropy takes what goes into its Softmax. Throws invalid_argument if there is no such output,
+/// and what the executor and the losses throw.
+[[nodiscard]] inline training_score evaluate(const model& m, const training_data& data,
+                                             const training_loss& loss, std::size_t batch_size,
+                                             const executor_options& options = {}) {
+  const std::size_t output = detail::labelled_output(m, loss);
+  executor run(loss.target == training_target::classes ? detail::with_logits(m, output) : m,
+               options);
+  return evaluate(run, data, loss, output, batch_size);
+}
+
 /// The float model with BatchNormalization nodes in training form: they use the statistics of the
 /// batch, and compute running ones. Nodes in training form stay as they are.
 [[nodiscard]] inline model training_form(model m) {
@@ -318,9 +330,7 @@ struct training_course {
   };
   const auto measure = [&] {
     take_constants();
-    executor run(has_classes ? detail::with_logits(result.trained, output) : result.trained,
-                 options.executor);
-    return evaluate(run, validation, options.loss, output, options.batch_size);
+    return evaluate(result.trained, validation, options.loss, options.batch_size, options.executor);
   };
   result.before = measure();
   detail::training_course course = detail::run_epochs(t, data, options, result.before, measure);

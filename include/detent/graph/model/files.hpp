@@ -185,7 +185,7 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
 inline void require_writable(const std::filesystem::path& path) {
   std::error_code failed;
   const std::filesystem::file_status status = std::filesystem::status(path, failed);
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+  if (std::filesystem::is_regular_file(status) || !std::filesystem::exists(status)) {
     const replacement_file probe(path);
   }
 }
