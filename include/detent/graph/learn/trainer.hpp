@@ -258,7 +258,13 @@ class trainer {
     for (std::size_t i = m.nodes.size(); i-- > 0;) {
       if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
                       [&](const std::string& name) { return needed.count(name) != 0; })) {
-        needed.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+        // Gradients do not pass through the zero point and the codes of a fake quantizer.
+        const bool is_quantizer = m.nodes[i].op_type == "FakeQuantize";
+        for (std::size_t k = 0; k < m.nodes[i].inputs.size(); ++k) {
+          if (!is_quantizer || k < 2 || k > 3) {
+            needed.insert(m.nodes[i].inputs[k]);
+          }
+        }
       }
     }
     std::set<std::string> trained = wanted_;
