@@ -44,11 +44,14 @@ namespace gradients {
 ///            zero point follows the scale (LSQ+); with `clips` only the part above (PACT)
 ///   doffset  sum of D outside (LSQ+)
 ///
+/// With the attribute `fixed` scale and offset get none.
+///
 /// Sources: Esser et al., Learned step size quantization (2020); Bhalgat et al., LSQ+: Improving
 /// low-bit quantization through learnable offsets and better initialization (2020); Choi et al.,
 /// PACT: Parameterized clipping activation for quantized neural networks (2018).
 inline void straight_through(const gradient_context& c) {
   const detail::fake_quantize_operands o(c.forward);
+  const bool is_fixed = c.n().get_int("fixed", 0) != 0;
   const std::vector<float> upstream = as_floats(c.output_gradient());
   std::vector<float> for_x(upstream.size());
   const auto x = o.view(c.input(0).data<float>().data());
@@ -67,7 +70,7 @@ inline void straight_through(const gradient_context& c) {
       const double outside = -static_cast<double>(g.zero_point) / static_cast<double>(p.scale);
       scales[0] = static_cast<float>(static_cast<double>(g.scale) +
                                      rounded_product(outside, static_cast<double>(p.zero_point)));
-      if (c.wants(4)) {
+      if (c.wants(4) && !is_fixed) {
         c.gradient(4)[0] += outside;
       }
     } else if (c.n().get_int("clips", 0) != 0) {
@@ -78,7 +81,7 @@ inline void straight_through(const gradient_context& c) {
   if (c.wants(0)) {
     add_to(c.gradient(0), for_x);
   }
-  if (c.wants(1)) {
+  if (c.wants(1) && !is_fixed) {
     add_to(c.gradient(1), scales);
   }
 }

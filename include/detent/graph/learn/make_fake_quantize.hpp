@@ -37,6 +37,7 @@ namespace graph {
 ///                     x. Gradients are those at x.
 ///   input 4, offset   float32, one element: the trained offset that zero_point is made of by
 ///                     detent.OffsetZeroPoint. The gradients of scale and offset are those of LSQ+.
+///   attribute fixed   If not 0, scale and offset get no gradient.
 ///   attribute clips   If not 0, the scale learns from values above the grid alone (PACT).
 [[nodiscard]] inline node make_fake_quantize(std::string x, std::string scale,
                                              std::string zero_point, std::string y, grid levels,

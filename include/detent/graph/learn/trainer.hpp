@@ -119,7 +119,8 @@ class any_optimizer {
 /// The gradients of scales of fake quantizers are multiplied by LSQ's factor for the values that
 /// share a scale (lsq_gradient_factor()), and a scale never falls below 1/16 of what it was at the
 /// beginning, because a step may be larger than a scale. Running means and variances of
-/// BatchNormalization nodes in training form follow each batch.
+/// BatchNormalization nodes in training form follow each batch. A constant with a penalty adds
+/// penalty / 2 * the sum of its squares to the loss.
 ///
 /// Deterministic: the constants have the same bits on every processor and for any number of
 /// threads. Not thread-safe. Memory: all values of one batch, their gradients in double, and for
@@ -189,7 +190,7 @@ class trainer {
                     " is not finite; a smaller learning rate may help");
     }
     gradient_graph::gradient_map seeds;
-    const double loss = loss_of(batch, seeds);
+    const double loss = loss_of(batch, seeds) + penalties();
     const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
     take_gradients(found);
     const double pace = learning_rate_factor(options_.schedule, steps_, total_steps_);
@@ -203,6 +204,36 @@ class trainer {
     follow_statistics();
     return loss;
   }
+
+  /// Replaces the nodes of the network, and its declared values, by those of another one. Constants
+  /// keep what they are; those that only `network` has are added. Throws what the constructor
+  /// throws for nodes that are not in order or have no gradient.
+  void use_nodes(model network) {
+    for (const auto& [name, value] : graph_.graph_model().initializers) {
+      network.initializers[name] = value;
+    }
+    graph_ = gradient_graph(std::move(network), options_.executor);
+    require_gradients();
+    has_factors_ = false;
+  }
+
+  /// Gives a constant of the network other elements; if it is trained, training goes on from them,
+  /// and a scale may fall to 1/16 of them. Throws invalid_argument if the network has no such
+  /// constant, shape_mismatch if type or shape are others.
+  void set_constant(const std::string& name, tensor value) {
+    graph_.set_constant(name, value);
+    for (group& g : groups_) {
+      for (const segment& s : g.segments) {
+        for (std::size_t k = 0; s.name == name && k < s.count; ++k) {
+          g.values[s.first + k] = static_cast<double>(value.data<float>()[k]);
+          g.least[s.first + k] = least_of(value.data<float>()[k]);
+        }
+      }
+    }
+  }
+
+  /// A value of the last step's forward run. Throws invalid_argument if there is none.
+  [[nodiscard]] const tensor& value(const std::string& name) const { return graph_.value(name); }
 
   /// The network with its constants as they are now.
   [[nodiscard]] const model& network() const noexcept { return graph_.graph_model(); }
@@ -225,7 +256,8 @@ class trainer {
     shape dims;
     std::size_t first = 0;
     std::size_t count = 0;
-    double factor = 1.0;  // of the gradient
+    double factor = 1.0;   // of the gradient
+    double penalty = 0.0;  // of the squares
   };
   struct group {
     std::vector<segment> segments;
@@ -241,12 +273,35 @@ class trainer {
             error_kind::invalid_argument, "training: '", c.name,
             "' is no float constant of the model");
     group& g = groups_[static_cast<std::size_t>(c.role)];
-    g.segments.push_back({c.name, t->dims(), g.values.size(), t->count()});
+    require(std::isfinite(c.penalty) && c.penalty >= 0.0, error_kind::invalid_argument,
+            "training: the penalty of '", c.name, "' is ", c.penalty);
+    g.segments.push_back({.name = c.name,
+                          .dims = t->dims(),
+                          .first = g.values.size(),
+                          .count = t->count(),
+                          .penalty = c.penalty});
     for (const float v : t->data<float>()) {
       g.values.push_back(static_cast<double>(v));
-      g.least.push_back((std::max)(static_cast<double>(v) * least_part,
-                                   static_cast<double>(std::numeric_limits<float>::min())));
+      g.least.push_back(least_of(v));
     }
+  }
+  [[nodiscard]] static double least_of(float v) {
+    return (std::max)(static_cast<double>(v) * least_part,
+                      static_cast<double>(std::numeric_limits<float>::min()));
+  }
+
+  /// The part of the loss that constants with a penalty make.
+  [[nodiscard]] double penalties() const {
+    double total = 0.0;
+    for (const group& g : groups_) {
+      for (const segment& s : g.segments) {
+        for (std::size_t k = 0; s.penalty > 0.0 && k < s.count; ++k) {
+          const double v = g.values[s.first + k];
+          total += detent::detail::rounded_product(0.5 * s.penalty, v * v);
+        }
+      }
+    }
+    return total;
   }
 
   /// Throws unsupported for a node without gradient between a trained constant and a value that the
@@ -323,8 +378,9 @@ class trainer {
   }
 
   void take_gradients(const gradient_graph::gradient_map& found) {
-    if (steps_ == 0) {
+    if (!has_factors_) {
       find_factors();
+      has_factors_ = true;
     }
     std::vector<std::span<double>> all;
     for (group& g : groups_) {
@@ -334,7 +390,9 @@ class trainer {
           require(std::isfinite(own[k]), error_kind::overflow, "training step ", steps_ + 1,
                   ": the gradient of '", s.name, "' is ", own[k],
                   "; a smaller learning rate may help");
-          g.gradient[s.first + k] = detent::detail::rounded_product(own[k], s.factor);
+          g.gradient[s.first + k] =
+              detent::detail::rounded_product(own[k], s.factor) +
+              detent::detail::rounded_product(g.values[s.first + k], s.penalty);
         }
       }
       all.emplace_back(g.gradient);
@@ -410,6 +468,7 @@ class trainer {
   std::array<group, 3> groups_;
   std::vector<std::pair<std::string, tensor>> statistics_;  // new ones, by the name of the constant
   std::size_t steps_ = 0;
+  bool has_factors_ = false;
 };
 
 }  // namespace graph

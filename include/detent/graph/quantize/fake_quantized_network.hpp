@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,13 @@ enum class activation_rule : std::uint8_t {
   pact,
 };
 
+/// What the fake quantizers of a network do for a while.
+struct fake_quantized_form {
+  bool quantizes = true;     ///< Whether they quantize, or else let values through.
+  bool ranges_learn = true;  ///< Whether scales and offsets of activations get gradients.
+  friend bool operator==(const fake_quantized_form&, const fake_quantized_form&) = default;
+};
+
 /// The float network of a plan with a FakeQuantize node behind each value that is stored in 8 bits
 /// and each weight of a layer, and a FakeQuantizeBias node at each bias. It computes what the model
 /// that write_qdq() makes of the same numbers computes as for_execution() runs it in integers, bit
@@ -81,6 +89,87 @@ class fake_quantized_network {
   /// The network, for a gradient_graph. Constants that are not parameters of quantizers have the
   /// names that they have in the plan's float model.
   [[nodiscard]] const model& network() const noexcept { return network_; }
+  /// The network in another form, with the same constants.
+  [[nodiscard]] model network(const fake_quantized_form& form) const {
+    model m = network_;
+    if (!form.quantizes) {
+      std::erase_if(m.nodes, [](const node& n) {
+        return n.is("QuantizeLinear") || n.op_type == "OffsetZeroPoint" ||
+               n.op_type.rfind("QLinear", 0) == 0;
+      });
+    }
+    std::set<std::string> activations;
+    for (const auto& [value, result] : quantized_) {
+      activations.insert(result);
+    }
+    for (node& n : m.nodes) {
+      if (n.op_type != "FakeQuantize" && n.op_type != "FakeQuantizeBias") {
+        continue;
+      }
+      if (!form.quantizes) {
+        n.op_type = "Identity";
+        n.domain.clear();
+        n.attributes.clear();
+        n.inputs.resize(1);
+        n.outputs.resize(1);
+      } else if (!form.ranges_learn && activations.count(n.outputs[0]) != 0) {
+        n.attributes["fixed"] = attribute::of(std::int64_t{1});
+      }
+    }
+    return m;
+  }
+
+  /// The grid of the activations.
+  [[nodiscard]] grid levels() const noexcept { return levels_; }
+  /// The parameters that the activations begin with, by value: those that have a fake quantizer of
+  /// their own, without constants.
+  [[nodiscard]] std::map<std::string, quant_params> activation_parameters() const {
+    std::map<std::string, quant_params> found;
+    for (const auto& [value, a] : activations_) {
+      found[value] = parameters_.activations.at(value);
+    }
+    return found;
+  }
+  /// The constants that give an activation of activation_parameters() other parameters, by name.
+  [[nodiscard]] std::map<std::string, tensor> activation_constants(const std::string& value,
+                                                                   quant_params p) const {
+    const activation& a = activations_.at(value);
+    const auto real = [](float v) { return tensor::of<float>(element_type::f32, {}, {&v, 1}); };
+    std::map<std::string, tensor> found;
+    if (a.rule == activation_rule::pact) {
+      const auto span = static_cast<float>((std::max)(levels_.qmax - p.zero_point, 1));
+      found[a.steps] = real(span);
+      found[a.clip] = real(p.scale * span);
+    } else {
+      found[a.scale] = real(p.scale);
+    }
+    if (a.rule == activation_rule::lsq_plus) {
+      found[a.offset] = real(-(static_cast<float>(p.zero_point) * p.scale));
+    } else {
+      found[a.zero_point] = tensor::of<std::int32_t>(element_type::s32, {}, {&p.zero_point, 1});
+      found[a.typed_zero_point] = typed_zero_point(p.zero_point);
+    }
+    return found;
+  }
+  /// The constants that give the weights of `trained`, a network with the nodes of network(), the
+  /// scales that `find` gives them, raised where a bias does not fit. `find` takes a model with the
+  /// nodes of the plan's float model, and the index of a layer.
+  template <class Find>
+  [[nodiscard]] std::map<std::string, tensor> fitted_weight_scales(const model& trained,
+                                                                   const Find& find) const {
+    const model m = float_model_of(trained);
+    std::map<std::string, tensor> found;
+    for (const auto& [i, name] : weight_scales_) {
+      layer_weight_scales w = find(m, i);
+      const activation& x = activation_of(m.nodes[i].inputs[0]);
+      detail::fit_bias(w.scales, w.is_zero, w.per_channel, trained_params(trained, x).scale,
+                       detail::float_constant(m, m.nodes[i], 2), m.nodes[i]);
+      const tensor& before = network_.initializers.at(name);
+      w.scales.resize(before.count());
+      found[name] = tensor::of<float>(element_type::f32, before.dims(), w.scales);
+    }
+    return found;
+  }
   /// The name that a value of the plan's float model has in the network, behind its fake quantizer
   /// if it has one.
   [[nodiscard]] const std::string& name_of(const std::string& value) const {
@@ -91,8 +180,9 @@ class fake_quantized_network {
   /// The constants that training changes: those of the plan's float model that
   /// trainable_constants() lists, without those that are stored in 8 bits as they are, and the
   /// parameters of quantizers. Offsets have the role of biases, upper ends that of scales.
-  [[nodiscard]] std::vector<trained_constant> constants(bool weight_scales,
-                                                        bool activation_scales) const {
+  /// `clip_penalty` is the penalty of upper ends (trained_constant).
+  [[nodiscard]] std::vector<trained_constant> constants(bool weight_scales, bool activation_scales,
+                                                        double clip_penalty = 0.0) const {
     std::vector<trained_constant> all;
     for (const trained_constant& c : trainable_constants(plan_.float_model())) {
       if (plan_.values().count(c.name) == 0) {
@@ -103,7 +193,11 @@ class fake_quantized_network {
       if (!activation_scales || a.rule == activation_rule::straight_through) {
         continue;
       }
-      all.push_back({a.rule == activation_rule::pact ? a.clip : a.scale, constant_role::scale});
+      if (a.rule == activation_rule::pact) {
+        all.push_back({a.clip, constant_role::scale, clip_penalty});
+      } else {
+        all.push_back({a.scale, constant_role::scale});
+      }
       if (a.rule == activation_rule::lsq_plus) {
         all.push_back({a.offset, constant_role::bias});
       }
@@ -119,14 +213,7 @@ class fake_quantized_network {
   /// The quantized model that has the constants of `trained`, a network with the nodes of
   /// network(): its weights and biases, and the scales that they were trained with.
   [[nodiscard]] quantization exported(const model& trained) const {
-    model m = plan_.float_model();
-    for (auto& [name, value] : m.initializers) {
-      const auto found = trained.initializers.find(name);
-      if (found != trained.initializers.end()) {
-        value = found->second;
-      }
-    }
-    quantization q{quantization_plan(plan_, std::move(m)), parameters_, {}};
+    quantization q{quantization_plan(plan_, float_model_of(trained)), parameters_, {}};
     for (const auto& [value, a] : activations_) {
       q.parameters.activations.at(value) = trained_params(trained, a);
     }
@@ -155,8 +242,8 @@ class fake_quantized_network {
     std::string zero_point;        // int32
     std::string typed_zero_point;  // the same number in the type of the activations
     std::string offset;            // with lsq_plus
-    std::string clip;              // with pact: (qmax - zero_point) * scale
-    std::int32_t fixed_zero_point = 0;
+    std::string clip;              // with pact: the largest real, steps * scale
+    std::string steps;             // with pact: qmax - zero_point
   };
   /// The quantized weights and bias of a layer.
   struct quantized_layer {
@@ -171,16 +258,33 @@ class fake_quantized_network {
     return m.initializers.at(name).data<float>()[0];
   }
 
+  /// The plan's float model with the constants of a trained network.
+  [[nodiscard]] model float_model_of(const model& trained) const {
+    model m = plan_.float_model();
+    for (auto& [name, value] : m.initializers) {
+      const auto found = trained.initializers.find(name);
+      if (found != trained.initializers.end()) {
+        value = found->second;
+      }
+    }
+    return m;
+  }
+
+  [[nodiscard]] tensor typed_zero_point(std::int32_t zero_point) const {
+    tensor t = tensor::allocate(parameters_.activation_type, {});
+    t.mutable_raw()[0] = static_cast<std::byte>(zero_point & 0xFF);
+    return t;
+  }
+
+  /// The parameters of an activation in a trained network, by the arithmetic of its nodes.
   [[nodiscard]] quant_params trained_params(const model& trained, const activation& a) const {
-    quant_params p{0.0F, a.fixed_zero_point};
-    if (a.rule == activation_rule::pact) {
-      p.scale = value_of(trained, a.clip) / static_cast<float>(levels_.qmax - a.fixed_zero_point);
-    } else {
-      p.scale = value_of(trained, a.scale);
-    }
-    if (a.rule == activation_rule::lsq_plus) {
-      p.zero_point = offset_zero_point(value_of(trained, a.offset), p.scale, levels_);
-    }
+    quant_params p;
+    p.scale = a.rule == activation_rule::pact
+                  ? value_of(trained, a.clip) / value_of(trained, a.steps)
+                  : value_of(trained, a.scale);
+    p.zero_point = a.rule == activation_rule::lsq_plus
+                       ? offset_zero_point(value_of(trained, a.offset), p.scale, levels_)
+                       : trained.initializers.at(a.zero_point).data<std::int32_t>()[0];
     return p;
   }
 
@@ -312,16 +416,16 @@ class fake_quantized_network {
     const bool is_constant = plan_.float_model().initializer(value) != nullptr;
     activation a;
     a.rule = is_constant ? activation_rule::straight_through : rule_;
-    a.fixed_zero_point = p.zero_point;
     const auto span = static_cast<float>(levels_.qmax - p.zero_point);
     if (a.rule == activation_rule::pact && (!(plan_.bounds(value).lower >= 0.0F) || span == 0.0F)) {
       a.rule = activation_rule::lsq;
     }
     if (a.rule == activation_rule::pact) {
       a.clip = add_scalar(value + "_clip", p.scale * span);
+      a.steps = add_scalar(value + "_steps", span);
       a.scale = writer_.fresh(value + "_scale");
-      network_.nodes.push_back(writer_.make_node(
-          "Div", value + "_scale_Div", {a.clip, add_scalar(value + "_steps", span)}, a.scale));
+      network_.nodes.push_back(
+          writer_.make_node("Div", value + "_scale_Div", {a.clip, a.steps}, a.scale));
     } else {
       a.scale = add_scalar(value + "_scale", p.scale);
     }
@@ -334,9 +438,8 @@ class fake_quantized_network {
     } else {
       a.zero_point = writer_.add_values<std::int32_t>(value + "_zero_point", element_type::s32, {},
                                                       {p.zero_point});
-      tensor typed = tensor::allocate(parameters_.activation_type, {});
-      typed.mutable_raw()[0] = static_cast<std::byte>(p.zero_point & 0xFF);
-      a.typed_zero_point = writer_.add_initializer(value + "_typed_zero_point", std::move(typed));
+      a.typed_zero_point =
+          writer_.add_initializer(value + "_typed_zero_point", typed_zero_point(p.zero_point));
     }
     return (is_constant ? constants_ : activations_)[value] = a;
   }

@@ -24,6 +24,7 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantizer_schedule.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -42,8 +43,14 @@ struct quantization_aware_training_options {
   quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
   /// Samples that the first ranges are from, at most; at least 1.
   std::size_t calibration_samples = 256;
-  bool learn_weight_scales = true;      ///< Whether the scales of weights are trained (LSQ).
-  bool learn_activation_scales = true;  ///< Whether the scales of activations are trained (LSQ).
+  bool learn_weight_scales = true;  ///< Whether the scales of weights are trained (LSQ).
+  /// Whether the grids of activations are trained, as `rule` says.
+  bool learn_activation_scales = true;
+  activation_rule rule = activation_rule::lsq;  ///< How the grids of activations are trained.
+  /// With activation_rule::pact: the loss has half of this times the sum of the squares of all
+  /// upper ends. Finite and not negative.
+  double clip_penalty = 0.0;
+  quantizer_schedule schedule = {};  ///< When fake quantizers quantize, and ranges are observed.
 };
 
 /// What quantization_aware_training() returns.
@@ -58,10 +65,11 @@ struct quantization_aware_training_result {
 
 /// Trains a model as the quantized model that it becomes: with fake quantizers at the activations
 /// and weights that static quantization stores in integers. Gradients pass through rounding as if
-/// it were the identity (straight-through estimator), and scales learn by LSQ. Behind each epoch
-/// the integer model is written and measured with the samples of `validation`, as the executor runs
-/// it; the best one is returned, or static quantization with the same options if none is better
-/// (see train() for what is better).
+/// it were the identity (straight-through estimator), and scales learn by LSQ, or as the options
+/// say. A step computes what the integer model that is written at that moment computes, bit for
+/// bit. Behind each epoch the integer model is written and measured with the samples of
+/// `validation`, as the executor runs it; the best one is returned, or static quantization with the
+/// same options if none is better (see train() for what is better).
 ///
 /// Training begins with static quantization of `m`: BatchNormalization is folded into the layers
 /// before it, with the statistics of `m`; ranges are from the first `calibration_samples` samples.
@@ -103,16 +111,23 @@ struct quantization_aware_training_result {
                                             .executor = o.executor});
   require(begin.not_run.empty(), error_kind::unsupported,
           "training: ", begin.not_run.empty() ? std::string() : begin.not_run.front());
+  const auto scales_of = [&](const model& f, std::size_t i) {
+    return find_weight_scales(f, f.nodes[i], with_settings(options.weights, begin.plan.settings(i)),
+                              o.executor.parallel);
+  };
   std::map<std::size_t, layer_weight_scales> weights;
   for (const std::size_t i : begin.plan.layers()) {
-    const model& f = begin.plan.float_model();
-    weights.emplace(
-        i, find_weight_scales(f, f.nodes[i], with_settings(options.weights, begin.plan.settings(i)),
-                              o.executor.parallel));
+    weights.emplace(i, scales_of(begin.plan.float_model(), i));
     weights.at(i).scales = begin.parameters.layers.at(i).scales;
     weights.at(i).scales.resize(weights.at(i).is_zero.size(), weights.at(i).scales.front());
   }
-  const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights));
+  const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights),
+                                       options.rule);
+  const std::size_t batches = (data.count + o.batch_size - 1) / o.batch_size;
+  detail::quantizer_course course(
+      network, options.schedule, batches, o.epochs * batches,
+      detail::activation_scheme(options.activations), scales_of,
+      [&](const std::string& value) { return options.activations.overrides.count(value) == 0; });
 
   const bool has_classes = o.loss.target == training_target::classes;
   const auto output_of = [&](const model& whole) {
@@ -125,11 +140,11 @@ struct quantization_aware_training_result {
     return evaluate(run, validation, o.loss, output, o.batch_size);
   };
   quantization_aware_training_result result{begin, {}, score(begin), std::nullopt};
-  const std::size_t batches = (data.count + o.batch_size - 1) / o.batch_size;
   const bool is_taught = o.loss.distillation > 0.0 || !o.loss.hidden.empty();
-  trainer t(network.network(),
-            network.constants(options.learn_weight_scales, options.learn_activation_scales), o,
-            o.epochs * batches, output_of(network.network()), is_taught ? &m : nullptr,
+  trainer t(network.network(course.form(0)),
+            network.constants(options.learn_weight_scales, options.learn_activation_scales,
+                              options.clip_penalty),
+            o, o.epochs * batches, output_of(network.network()), is_taught ? &m : nullptr,
             output_of(m));
   std::optional<quantization> now;
   const auto is_better = [&](const training_score& a, const training_score& b) {
@@ -137,9 +152,17 @@ struct quantization_aware_training_result {
   };
   training_score last;
   training_score best = result.before;
+  training_options led = o;
+  led.on_step = [&](std::size_t done, std::size_t total, double loss) {
+    course.after_step(t);
+    if (o.on_step) {
+      o.on_step(done, total, loss);
+    }
+  };
   result.epochs = detail::run_epochs(
-      t, data, o,
+      t, data, led,
       [&] {
+        course.prepare_export(t);
         now = network.exported(t.network());
         last = score(*now);
         return last;
