@@ -121,6 +121,51 @@ TEST_CASE("training checkpoint: a quantized network goes on from every epoch") {
   }
 }
 
+TEST_CASE("training checkpoint: quantizers that are switched on, observed and clipped go on, too") {
+  random_source r(916);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 56);
+  const graph::training_data validation = bars(r, 32);
+  const graph::model m =
+      graph::train(classifier(r, false), bars(r, 128), validation, quick(4)).trained;
+  for (const auto rule : {graph::activation_rule::straight_through, graph::activation_rule::lsq,
+                          graph::activation_rule::lsq_plus, graph::activation_rule::pact}) {
+    std::vector<training_checkpoint> kept;
+    graph::quantization_aware_training_options o;
+    o.training = thorough(5);
+    o.training.learning_rate = 2e-3;
+    o.training.on_checkpoint = kept_in(kept);
+    o.weights.bits = 3;
+    o.activations.bits = 3;
+    o.rule = rule;
+    o.clip_penalty = 1e-3;
+    // Off in the first epoch; the ranges follow the batches up to the end of the third.
+    o.schedule = {.quantize_after = {.epochs = 1}, .observe_for = {.epochs = 3}, .averaging = 0.1};
+    const auto whole = graph::quantization_aware_training(m, data, validation, o);
+    REQUIRE(kept.size() == 5);
+    const std::string bytes = graph::to_onnx(whole.quantized.result);
+    o.training.on_checkpoint = {};
+    for (const training_checkpoint& c : kept) {
+      INFO("rule ", static_cast<int>(rule), " after ", c.epochs.size());
+      o.training.resumed = c;
+      const auto later = graph::quantization_aware_training(m, data, validation, o);
+      CHECK(graph::to_onnx(later.quantized.result) == bytes);
+      check_same(later.epochs, whole.epochs);
+    }
+    const auto refused = [&](std::initializer_list<std::string_view> words) {
+      check_graph_error(detent::error_kind::invalid_argument, words, [&] {
+        static_cast<void>(graph::quantization_aware_training(m, data, validation, o));
+      });
+    };
+    o.training.resumed = kept[1];
+    o.training.resumed->ranges.begin()->second[0] = std::numeric_limits<double>::infinity();
+    refused({"does not fit", "range"});
+    o.training.resumed = kept[1];
+    o.schedule.averaging = 0.2;
+    refused({"other options"});
+  }
+}
+
 TEST_CASE("training: it can be cancelled, and goes on from its checkpoint") {
   random_source r(912);
   INFO("seed ", r.seed());
@@ -232,7 +277,7 @@ TEST_CASE("training checkpoint: what does not fit is refused") {
           }),
           o, m, data);
   refused({"not fit"}, damaged([](auto& c) { c.state.constants["more"] = {1.0}; }), o, m, data);
-  refused({"not fit", "mean0"}, damaged([](auto& c) { c.state.statistics["mean0"].clear(); }), o, m,
+  refused({"not fit", "mean0"}, damaged([](auto& c) { c.state.others["mean0"].clear(); }), o, m,
           data);
   refused({"adam"}, damaged([](auto& c) {
             c.state.optimizers[0].back() = std::numeric_limits<double>::infinity();

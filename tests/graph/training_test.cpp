@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Training: float models, and models that are trained as the quantized ones that they become.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +9,8 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +22,6 @@
 #include <detent/graph/learn/train.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/onnx.hpp>
-#include <detent/graph/quantize/fake_quantized_network.hpp>
 #include <detent/graph/quantize/quantization_aware_training.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -104,49 +107,6 @@ TEST_CASE("training: the same bytes for any number of threads") {
   CHECK(trained() != once);
 }
 
-TEST_CASE("training: a fake-quantized network computes what its export computes") {
-  test::random_source r(902);
-  INFO("seed ", r.seed());
-  for (const std::size_t bits : std::initializer_list<std::size_t>{2, 4, 8}) {
-    for (const bool per_channel : {false, true}) {
-      for (const element_type type : {element_type::u8, element_type::s8}) {
-        INFO(bits, " bits, per channel ", per_channel, ", ", graph::name(type));
-        const graph::model m = classifier(r, true);
-        const auto samples = test::samples_of_x(r, {3, 1, 6, 6}, 4);
-        const graph::layer_weight_options weights{.per_channel = per_channel, .bits = bits};
-        const graph::quantization q = graph::static_quantization(
-            m, test::samples_source(samples),
-            {.activations = {.type = type, .bits = bits}, .weights = weights});
-        std::map<std::size_t, graph::layer_weight_scales> scales;
-        for (const std::size_t i : q.plan.layers()) {
-          scales.emplace(i, graph::find_weight_scales(q.plan.float_model(),
-                                                      q.plan.float_model().nodes[i], weights));
-        }
-        const graph::fake_quantized_network network(q.plan, q.parameters, scales);
-        const graph::quantization again = network.exported(network.network());
-        CHECK(graph::to_onnx(again.result) == graph::to_onnx(q.result));
-        graph::gradient_graph simulated(network.network());
-        graph::executor integer(graph::for_execution(q.result));
-        for (const auto& sample : samples) {
-          simulated.forward(sample);
-          const auto a = values_of<float>(simulated.value(network.network().outputs[0].name));
-          const auto b = values_of<float>(graph::to_plain(integer.run(sample)[0]));
-          REQUIRE(a.size() == b.size());
-          // Biases are not rounded in training: a value near a tie may fall to the other side.
-          const std::string& last = q.plan.float_model().outputs[0].name;
-          const float step = q.parameters.activations.at(last).scale;
-          std::size_t off = 0;
-          for (std::size_t i = 0; i < a.size(); ++i) {
-            CHECK(std::fabs(a[i] - b[i]) <= 1.01F * step);
-            off += std::fabs(a[i] - b[i]) > 0.5F * step ? 1U : 0U;
-          }
-          CHECK(off <= a.size() / 4);
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("training: of a quantized model, few bits get back what rounding lost") {
   test::random_source r(903);
   INFO("seed ", r.seed());
@@ -183,6 +143,132 @@ TEST_CASE("training: of a quantized model, few bits get back what rounding lost"
       }
     }
   }
+}
+
+TEST_CASE("training: every rule of activations and a schedule of quantizers") {
+  test::random_source r(912);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 128);
+  const graph::training_data validation = bars(r, 100);
+  const graph::model m = graph::train(classifier(r, true), data, validation, quick(6)).trained;
+  using rule = graph::activation_rule;
+  std::set<double> losses;
+  for (const auto which : {rule::straight_through, rule::lsq, rule::lsq_plus, rule::pact}) {
+    graph::quantization_aware_training_options o;
+    o.training = quick(4, 2e-3);
+    o.weights.bits = 3;
+    o.activations.bits = 3;
+    o.rule = which;
+    o.clip_penalty = 1e-3;
+    o.schedule = {.quantize_after = {.epochs = 1, .steps = 3},
+                  .observe_for = {.epochs = 2},
+                  .averaging = 0.1};
+    std::string once;
+    double last = 0.0;
+    for (const auto threads : std::initializer_list<std::size_t>{1, 2, 3}) {
+      detent::thread_pool pool(threads);
+      o.training.executor.parallel = threads == 1 ? detent::parallel_for{} : pool.parallel();
+      const auto t = graph::quantization_aware_training(m, data, validation, o);
+      INFO("rule ", static_cast<int>(which), ": before ", t.before.accuracy, ", trained ",
+           t.epochs.back().accuracy);
+      CHECK(t.best_epoch.has_value());
+      CHECK(accuracy(t.quantized.result, validation) > 0.9);
+      const std::string bytes = graph::to_onnx(t.quantized.result);
+      once = threads == 1 ? bytes : once;
+      last = threads == 1 ? t.epochs.back().validation_loss : last;
+      CHECK(bytes == once);
+      CHECK(t.epochs.back().validation_loss == last);
+    }
+    CHECK(losses.insert(last).second);  // each rule has made another model of the last epoch
+  }
+}
+
+TEST_CASE("training: observed ranges are moving averages of the batches, then frozen") {
+  test::random_source r(913);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 64);
+  const graph::model m = classifier(r, false);
+  graph::quantization_aware_training_options o;
+  o.training = quick(1, 1e-2);
+  o.training.batch_size = 8;
+  o.activations.bits = 8;
+  o.rule = graph::activation_rule::straight_through;
+  o.calibration_samples = 4;
+  o.schedule = {.observe_for = {.steps = 6}, .averaging = 0.25};
+  // The ranges of the input depend on the samples alone.
+  const auto batch_of = [&](std::size_t step) {
+    const std::vector<std::size_t> order = graph::shuffled(64, 0, 0);
+    return data.batch(std::span<const std::size_t>(order).subspan(step * 8, 8));
+  };
+  const auto q = graph::static_quantization(
+      m,
+      [&, at = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
+        if (at == 4) {
+          at = 0;
+          return std::nullopt;
+        }
+        const std::array<std::size_t, 1> index{at++};
+        return data.batch(index).inputs;
+      },
+      {.method = o.method});
+  const detent::quant_params p = q.parameters.activations.at("x");
+  double lower = (0.0 - p.zero_point) * static_cast<double>(p.scale);
+  double upper = (255.0 - p.zero_point) * static_cast<double>(p.scale);
+  for (std::size_t step = 0; step < 6; ++step) {
+    const auto x = values_of<float>(batch_of(step).inputs.at("x"));
+    const auto [least, most] = std::minmax_element(x.begin(), x.end());
+    lower += 0.25 * (static_cast<double>(*least) - lower);
+    upper += 0.25 * (static_cast<double>(*most) - upper);
+  }
+  const auto t = graph::quantization_aware_training(m, data, data, o);
+  REQUIRE(t.best_epoch == std::optional<std::size_t>(0));
+  const detent::quant_params found = t.quantized.parameters.activations.at("x");
+  CHECK(static_cast<double>(found.scale) == doctest::Approx((upper - lower) / 255.0).epsilon(1e-5));
+  CHECK(found.zero_point == std::lround(-lower / ((upper - lower) / 255.0)));
+  CHECK(found.scale != p.scale);
+  // All values are observed; their grids cover what the frozen average covers.
+  std::size_t moved = 0;
+  for (const auto& [value, now] : t.quantized.parameters.activations) {
+    moved += now.scale != q.parameters.activations.at(value).scale ? 1U : 0U;
+  }
+  CHECK(moved == t.quantized.parameters.activations.size());
+  // An activation with an override keeps it.
+  o.activations.overrides["x"] = {.params = detent::quant_params{0.01F, 100}};
+  const auto kept = graph::quantization_aware_training(m, data, data, o);
+  CHECK(kept.quantized.parameters.activations.at("x") == detent::quant_params{0.01F, 100});
+}
+
+TEST_CASE("training: a penalty of a constant is part of the loss and its gradient") {
+  model_builder b;
+  b.input("x", {-1, 2});
+  std::string y = b.add("Mul", {"x", b.constant("used", floats({2}, {1.0F, 2.0F}))});
+  b.output(b.add("Add", {y, b.constant("other", floats({2}, {3.0F, -4.0F}))}));
+  graph::training_options o;
+  o.optimizer = graph::training_optimizer::sgd;
+  o.momentum = 0.0;
+  o.learning_rate = 0.5;
+  o.schedule = {.schedule = graph::learning_rate_schedule::constant};
+  o.loss.target = graph::training_target::values;
+  graph::trainer t(
+      b.get(),
+      {{"used", graph::constant_role::weight}, {"other", graph::constant_role::bias, 0.25}}, o, 10,
+      b.get().outputs[0].name);
+  // The output is the label: the loss is the penalty alone, 0.25 / 2 * (9 + 16).
+  const graph::training_batch batch{{{"x", floats({1, 2}, {1.0F, 1.0F})}},
+                                    floats({1, 2}, {4.0F, -2.0F})};
+  CHECK(t.step(batch) == doctest::Approx(3.125));
+  CHECK(values_of<float>(t.network().initializers.at("used")) == std::vector<float>{1.0F, 2.0F});
+  CHECK(values_of<float>(t.network().initializers.at("other")) ==
+        std::vector<float>{2.625F, -3.5F});
+  // What set_constant() gives is what training goes on from.
+  t.set_constant("other", floats({2}, {3.0F, -4.0F}));
+  CHECK(t.step(batch) == doctest::Approx(3.125));
+  CHECK(values_of<float>(t.network().initializers.at("other")) ==
+        std::vector<float>{2.625F, -3.5F});
+  check_graph_error(error_kind::invalid_argument, {"penalty", "'other'", "-1"}, [&] {
+    graph::trainer(b.get(), {{"other", graph::constant_role::bias, -1.0}}, o, 10,
+                   b.get().outputs[0].name);
+  });
 }
 
 TEST_CASE("training: the loss takes what goes into a Softmax") {
@@ -286,8 +372,29 @@ TEST_CASE("training: what is refused") {
 
   // Infinity: the first value that has it is named.
   graph::model infinite = m;
-  infinite.initializers["w2"].mutable_data<float>()[0] = std::numeric_limits<float>::infinity();
+  std::vector<float> weights = values_of<float>(m.initializers.at("w2"));
+  weights[0] = std::numeric_limits<float>::infinity();
+  infinite.initializers["w2"] = floats(m.initializers.at("w2").dims(), weights);
   refused(error_kind::overflow, {"step 1", "Conv", "not finite"}, quick(1), infinite, data);
   graph::training_options fast = quick(50, 1e30);
   refused(error_kind::overflow, {"step ", "smaller learning rate"}, fast, m, data);
+
+  // Schedules and penalties of quantizers.
+  const auto refused_quantizers = [&](words what,
+                                      const graph::quantization_aware_training_options& with) {
+    check_graph_error(error_kind::invalid_argument, what, [&] {
+      static_cast<void>(graph::quantization_aware_training(m, data, data, with));
+    });
+  };
+  graph::quantization_aware_training_options q{.training = quick(1)};
+  q.schedule.averaging = 0.0;
+  refused_quantizers({"averaging", "0", "(0, 1]"}, q);
+  q.schedule.averaging = std::numeric_limits<double>::quiet_NaN();
+  refused_quantizers({"averaging", "nan"}, q);
+  q.schedule = {.quantize_after = {.epochs = 1}};
+  refused_quantizers({"off for 2 of 2 steps"}, q);
+  q.schedule = {};
+  q.rule = graph::activation_rule::pact;
+  q.clip_penalty = -1.0;
+  refused_quantizers({"penalty", "-1"}, q);
 }

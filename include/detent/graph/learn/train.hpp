@@ -145,6 +145,17 @@ inline void require_valid(const training_options& o) {
   return o.steps_per_epoch == 0 ? all : (std::min)(all, o.steps_per_epoch);
 }
 
+/// What the epochs of a trainer call.
+struct training_calls {
+  /// Gives the score of the trainer's network as it is.
+  std::function<training_score()> measure;
+  std::function<void()> after_step = {};  ///< May be empty, as the other two.
+  /// Adds to a checkpoint what the caller keeps itself.
+  std::function<void(training_checkpoint&)> save = {};
+  /// Takes that from a checkpoint, before the trainer goes on from its state.
+  std::function<void(const training_checkpoint&)> restore = {};
+};
+
 /// What the epochs of a trainer gave.
 struct training_course {
   std::vector<epoch_report> epochs;
@@ -152,12 +163,11 @@ struct training_course {
 };
 
 /// Runs the epochs of a trainer, from the checkpoint if there is one, and leaves it with the
-/// constants of the best epoch, if any is better than `before`. `measure` gives the score of the
-/// trainer's network as it is.
+/// constants of the best epoch, if any is better than `before`.
 [[nodiscard]] inline training_course run_epochs(trainer& t, const training_data& data,
                                                 const training_options& o,
                                                 const training_score& before,
-                                                const std::function<training_score()>& measure) {
+                                                const training_calls& calls) {
   const std::size_t steps = steps_per_epoch(data, o);
   training_checkpoint now;
   now.subject = subject_of(t.network(), o, data.count);
@@ -170,6 +180,9 @@ struct training_course {
             error_kind::invalid_argument, "training: the checkpoint has ", o.resumed->epochs.size(),
             " epochs and ", o.resumed->state.steps, " steps");
     now = *o.resumed;
+    if (calls.restore) {
+      calls.restore(now);
+    }
     t.set_state(now.state);
   }
   bool is_cancelled = false;
@@ -191,6 +204,9 @@ struct training_course {
           t.step(samples.batch(std::span<const std::size_t>(order).subspan(first, count)));
       r.loss += detent::detail::rounded_product(
           loss, static_cast<double>(count) / static_cast<double>(order.size()));
+      if (calls.after_step) {
+        calls.after_step();
+      }
       if (o.on_step) {
         o.on_step(t.steps(), o.epochs * steps, loss);
       }
@@ -198,7 +214,7 @@ struct training_course {
     if (is_cancelled) {
       break;
     }
-    const training_score score = measure();
+    const training_score score = calls.measure();
     r.validation_loss = score.loss;
     r.accuracy = score.accuracy;
     r.scales = t.mean_scales();
@@ -213,6 +229,9 @@ struct training_course {
     }
     if (o.on_checkpoint) {
       now.state = t.state();
+      if (calls.save) {
+        calls.save(now);
+      }
       o.on_checkpoint(now);
     }
   }
@@ -333,7 +352,8 @@ struct training_course {
     return evaluate(result.trained, validation, options.loss, options.batch_size, options.executor);
   };
   result.before = measure();
-  detail::training_course course = detail::run_epochs(t, data, options, result.before, measure);
+  detail::training_course course =
+      detail::run_epochs(t, data, options, result.before, {.measure = measure});
   result.epochs = std::move(course.epochs);
   result.best_epoch = course.best_epoch;
   if (result.best_epoch) {

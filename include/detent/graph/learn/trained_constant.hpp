@@ -28,6 +28,8 @@ enum class constant_role : std::uint8_t {
 struct trained_constant {
   std::string name;                            ///< The name of the initializer.
   constant_role role = constant_role::weight;  ///< What it is to the operators that take it.
+  /// The loss has penalty / 2 times the sum of its squares; finite and not negative.
+  double penalty = 0.0;
 };
 
 namespace detail {

@@ -32,6 +32,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/solvers/adam.hpp>
 #include <detent/solvers/momentum_descent.hpp>
@@ -121,7 +122,8 @@ class any_optimizer {
 /// The gradients of scales of fake quantizers are multiplied by LSQ's factor for the values that
 /// share a scale (lsq_gradient_factor()), and a scale never falls below 1/16 of what it was at the
 /// beginning, because a step may be larger than a scale. Running means and variances of
-/// BatchNormalization nodes in training form follow each batch.
+/// BatchNormalization nodes in training form follow each batch. A constant with a penalty adds
+/// penalty / 2 * the sum of its squares to the loss.
 ///
 /// Deterministic: the constants have the same bits on every processor and for any number of
 /// threads. Not thread-safe. Memory: all values of one batch, their gradients in double, and for
@@ -191,7 +193,7 @@ class trainer {
                     " is not finite; a smaller learning rate may help");
     }
     gradient_graph::gradient_map seeds;
-    const double loss = loss_of(batch, seeds);
+    const double loss = loss_of(batch, seeds) + penalties();
     const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
     take_gradients(found);
     const double pace = learning_rate_factor(options_.schedule, steps_, total_steps_);
@@ -206,7 +208,8 @@ class trainer {
     return loss;
   }
 
-  /// What the next steps depend on besides the options and the samples.
+  /// What the next steps depend on besides the options, the samples, and the nodes that use_nodes()
+  /// gave.
   [[nodiscard]] trainer_state state() const {
     trainer_state s;
     s.steps = steps_;
@@ -216,50 +219,48 @@ class trainer {
       for (const segment& part : g.segments) {
         const auto values = std::span(g.values).subspan(part.first, part.count);
         s.constants[part.name].assign(values.begin(), values.end());
-        if (role == constant_role::scale) {
+        if (role == constant_role::scale && has_factors_) {
           s.scale_factors.push_back(part.factor);
         }
       }
     }
-    for (const std::string& name : running_statistics()) {
-      s.statistics[name] = floats(name);
+    s.least_scales = groups_[static_cast<std::size_t>(constant_role::scale)].least;
+    for (const std::string& name : others()) {
+      s.others[name] = numbers(name);
     }
     return s;
   }
-  /// Goes on from a state that a trainer with the same arguments had. Throws invalid_argument,
-  /// naming what does not fit, if it is that of another network or holds values that are not
-  /// finite; the trainer must then not be used any more.
+  /// Goes on from a state that a trainer with the same arguments and nodes had. Throws
+  /// invalid_argument, naming what does not fit, if it is that of another network or holds values
+  /// that are not finite; the trainer must then not be used any more.
   void set_state(const trainer_state& s) {
     std::size_t count = 0;
     std::size_t scales = 0;
+    has_factors_ = !s.scale_factors.empty();
     for (const constant_role role : roles) {
       group& g = groups_[static_cast<std::size_t>(role)];
-      const std::vector<double>& optimizer = s.optimizers[static_cast<std::size_t>(role)];
-      g.optimizer->set_state(optimizer);
+      g.optimizer->set_state(s.optimizers[static_cast<std::size_t>(role)]);
       for (segment& part : g.segments) {
         const auto found = s.constants.find(part.name);
         require_fitting(found != s.constants.end() && found->second.size() == part.count &&
-                            std::all_of(found->second.begin(), found->second.end(),
-                                        [](double v) { return std::isfinite(v); }),
+                            all_finite(found->second),
                         part.name);
         std::copy(found->second.begin(), found->second.end(),
                   g.values.begin() + static_cast<std::ptrdiff_t>(part.first));
         ++count;
-        if (role == constant_role::scale) {
+        if (role == constant_role::scale && has_factors_) {
           require_fitting(scales < s.scale_factors.size() && std::isfinite(s.scale_factors[scales]),
                           part.name);
           part.factor = s.scale_factors[scales++];
         }
       }
     }
-    const std::set<std::string> statistics = running_statistics();
+    group& g = groups_[static_cast<std::size_t>(constant_role::scale)];
     require_fitting(count == s.constants.size() && scales == s.scale_factors.size() &&
-                        statistics.size() == s.statistics.size(),
+                        s.least_scales.size() == g.least.size() && all_finite(s.least_scales),
                     "the number of constants");
-    for (const auto& [name, values] : s.statistics) {
-      require_fitting(statistics.count(name) != 0, name);
-      set_floats(name, values);
-    }
+    g.least = s.least_scales;
+    set_others(s.others);
     steps_ = s.steps;
     write_constants();
   }
@@ -276,29 +277,62 @@ class trainer {
     }
     return means;
   }
-  /// The constants that training changes as they are now, by name: those that are trained, and
-  /// running means and variances.
-  [[nodiscard]] std::map<std::string, std::vector<float>> constants() const {
-    std::map<std::string, std::vector<float>> all;
+  /// The constants that training changes as they are now, by name: those that are trained, running
+  /// means and variances, and those that set_constant() gave.
+  [[nodiscard]] std::map<std::string, std::vector<double>> constants() const {
+    std::map<std::string, std::vector<double>> all;
     for (const std::string& name : wanted_) {
-      all[name] = floats(name);
+      all[name] = numbers(name);
     }
-    for (const std::string& name : running_statistics()) {
-      all[name] = floats(name);
+    for (const std::string& name : others()) {
+      all[name] = numbers(name);
     }
     return all;
   }
   /// Gives the network constants that constants() returned, to be read from network(); further
   /// steps go on from the state, not from them. Throws invalid_argument if they are others.
-  void show_constants(const std::map<std::string, std::vector<float>>& constants) {
-    const std::set<std::string> statistics = running_statistics();
-    require_fitting(constants.size() == wanted_.size() + statistics.size(),
-                    "the number of constants");
-    for (const auto& [name, values] : constants) {
-      require_fitting(wanted_.count(name) != 0 || statistics.count(name) != 0, name);
-      set_floats(name, values);
+  void show_constants(std::map<std::string, std::vector<double>> constants) {
+    for (const std::string& name : wanted_) {
+      const auto found = constants.find(name);
+      require_fitting(found != constants.end(), name);
+      set_numbers(name, found->second);
+      constants.erase(found);
+    }
+    set_others(constants);
+  }
+
+  /// Replaces the nodes of the network, and its declared values, by those of another one. Constants
+  /// keep what they are; those that only `network` has are added. Throws what the constructor
+  /// throws for nodes that are not in order or have no gradient.
+  void use_nodes(model network) {
+    for (const auto& [name, value] : graph_.graph_model().initializers) {
+      network.initializers[name] = value;
+    }
+    graph_ = gradient_graph(std::move(network), options_.executor);
+    require_gradients();
+    has_factors_ = false;
+  }
+
+  /// Gives a constant of the network other elements; if it is trained, training goes on from them,
+  /// and a scale may fall to 1/16 of them. Throws invalid_argument if the network has no such
+  /// constant, shape_mismatch if type or shape are others.
+  void set_constant(const std::string& name, tensor value) {
+    graph_.set_constant(name, value);
+    if (wanted_.count(name) == 0) {
+      given_.insert(name);
+    }
+    for (group& g : groups_) {
+      for (const segment& s : g.segments) {
+        for (std::size_t k = 0; s.name == name && k < s.count; ++k) {
+          g.values[s.first + k] = static_cast<double>(value.data<float>()[k]);
+          g.least[s.first + k] = least_of(value.data<float>()[k]);
+        }
+      }
     }
   }
+
+  /// A value of the last step's forward run. Throws invalid_argument if there is none.
+  [[nodiscard]] const tensor& value(const std::string& name) const { return graph_.value(name); }
 
   /// The network with its constants as they are now.
   [[nodiscard]] const model& network() const noexcept { return graph_.graph_model(); }
@@ -321,7 +355,8 @@ class trainer {
     shape dims;
     std::size_t first = 0;
     std::size_t count = 0;
-    double factor = 1.0;  // of the gradient
+    double factor = 1.0;   // of the gradient
+    double penalty = 0.0;  // of the squares
   };
   struct group {
     std::vector<segment> segments;
@@ -337,12 +372,35 @@ class trainer {
             error_kind::invalid_argument, "training: '", c.name,
             "' is no float constant of the model");
     group& g = groups_[static_cast<std::size_t>(c.role)];
-    g.segments.push_back({c.name, t->dims(), g.values.size(), t->count()});
+    require(std::isfinite(c.penalty) && c.penalty >= 0.0, error_kind::invalid_argument,
+            "training: the penalty of '", c.name, "' is ", c.penalty);
+    g.segments.push_back({.name = c.name,
+                          .dims = t->dims(),
+                          .first = g.values.size(),
+                          .count = t->count(),
+                          .penalty = c.penalty});
     for (const float v : t->data<float>()) {
       g.values.push_back(static_cast<double>(v));
-      g.least.push_back((std::max)(static_cast<double>(v) * least_part,
-                                   static_cast<double>(std::numeric_limits<float>::min())));
+      g.least.push_back(least_of(v));
     }
+  }
+  [[nodiscard]] static double least_of(float v) {
+    return (std::max)(static_cast<double>(v) * least_part,
+                      static_cast<double>(std::numeric_limits<float>::min()));
+  }
+
+  /// The part of the loss that constants with a penalty make.
+  [[nodiscard]] double penalties() const {
+    double total = 0.0;
+    for (const group& g : groups_) {
+      for (const segment& s : g.segments) {
+        for (std::size_t k = 0; s.penalty > 0.0 && k < s.count; ++k) {
+          const double v = g.values[s.first + k];
+          total += detent::detail::rounded_product(0.5 * s.penalty, v * v);
+        }
+      }
+    }
+    return total;
   }
 
   /// Throws unsupported for a node without gradient between a trained constant and a value that the
@@ -354,7 +412,13 @@ class trainer {
     for (std::size_t i = m.nodes.size(); i-- > 0;) {
       if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
                       [&](const std::string& name) { return needed.count(name) != 0; })) {
-        needed.insert(m.nodes[i].inputs.begin(), m.nodes[i].inputs.end());
+        // Gradients do not pass through the zero point and the codes of a fake quantizer.
+        const bool is_quantizer = m.nodes[i].op_type == "FakeQuantize";
+        for (std::size_t k = 0; k < m.nodes[i].inputs.size(); ++k) {
+          if (!is_quantizer || k < 2 || k > 3) {
+            needed.insert(m.nodes[i].inputs[k]);
+          }
+        }
       }
     }
     std::set<std::string> trained = wanted_;
@@ -413,8 +477,9 @@ class trainer {
   }
 
   void take_gradients(const gradient_graph::gradient_map& found) {
-    if (steps_ == 0) {
+    if (!has_factors_) {
       find_factors();
+      has_factors_ = true;
     }
     std::vector<std::span<double>> all;
     for (group& g : groups_) {
@@ -424,7 +489,9 @@ class trainer {
           require(std::isfinite(own[k]), error_kind::overflow, "training step ", steps_ + 1,
                   ": the gradient of '", s.name, "' is ", own[k],
                   "; a smaller learning rate may help");
-          g.gradient[s.first + k] = detent::detail::rounded_product(own[k], s.factor);
+          g.gradient[s.first + k] =
+              detent::detail::rounded_product(own[k], s.factor) +
+              detent::detail::rounded_product(g.values[s.first + k], s.penalty);
         }
       }
       all.emplace_back(g.gradient);
@@ -476,19 +543,55 @@ class trainer {
     require(fits, error_kind::invalid_argument,
             "training: the checkpoint does not fit the network: ", what);
   }
-  [[nodiscard]] std::vector<float> floats(const std::string& name) const {
-    const auto values = graph_.graph_model().initializers.at(name).data<float>();
-    return {values.begin(), values.end()};
+  [[nodiscard]] static bool all_finite(const std::vector<double>& values) {
+    return std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
   }
-  void set_floats(const std::string& name, const std::vector<float>& values) {
-    const tensor& now = graph_.graph_model().initializers.at(name);
-    require_fitting(
-        values.size() == now.count() &&
-            std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }),
-        name);
-    tensor t = tensor::allocate(element_type::f32, now.dims());
-    std::copy(values.begin(), values.end(), t.mutable_data<float>().begin());
+  /// Types of constants that training changes: scales, statistics, zero points.
+  using changing_types = type_list<float, std::int32_t, std::uint8_t, std::int8_t>;
+  /// The elements of such a constant; none if it is of another type.
+  [[nodiscard]] std::vector<double> numbers(const std::string& name) const {
+    const tensor& t = graph_.graph_model().initializers.at(name);
+    std::vector<double> all;
+    static_cast<void>(visit_type(changing_types{}, t.type(), [&]<class T>() {
+      all.assign(t.data<T>().begin(), t.data<T>().end());
+    }));
+    return all;
+  }
+  /// Gives such a constant these elements. Throws invalid_argument if they are not of its type.
+  void set_numbers(const std::string& name, const std::vector<double>& values) {
+    const tensor* now = graph_.graph_model().initializer(name);
+    require_fitting(now != nullptr && values.size() == now->count(), name);
+    tensor t = tensor::allocate(now->type(), now->dims());
+    const bool is_known = visit_type(changing_types{}, now->type(), [&]<class T>() {
+      std::transform(values.begin(), values.end(), t.mutable_data<T>().begin(), [&](double v) {
+        using limits = std::numeric_limits<T>;
+        require_fitting(v >= static_cast<double>(limits::lowest()) &&
+                            v <= static_cast<double>((limits::max)()) &&
+                            (!limits::is_integer || v == std::nearbyint(v)),
+                        name);
+        return static_cast<T>(v);
+      });
+    });
+    require_fitting(is_known, name);
     graph_.set_constant(name, std::move(t));
+  }
+
+  /// The names of the constants that change without being trained.
+  [[nodiscard]] std::set<std::string> others() const {
+    std::set<std::string> names = running_statistics();
+    names.insert(given_.begin(), given_.end());
+    return names;
+  }
+  /// Sets these constants, among which all running statistics must be.
+  void set_others(const std::map<std::string, std::vector<double>>& constants) {
+    for (const std::string& name : running_statistics()) {
+      require_fitting(constants.count(name) != 0, name);
+    }
+    for (const auto& [name, values] : constants) {
+      require_fitting(wanted_.count(name) == 0, name);
+      set_numbers(name, values);
+      given_.insert(name);
+    }
   }
 
   /// The names of the means and variances that BatchNormalization nodes in training form follow.
@@ -531,9 +634,11 @@ class trainer {
   gradient_graph graph_;
   std::optional<executor> teacher_;
   std::set<std::string> wanted_;
+  std::set<std::string> given_;  // by set_constant(), without those that are trained
   std::array<group, 3> groups_;
   std::vector<std::pair<std::string, tensor>> statistics_;  // new ones, by the name of the constant
   std::size_t steps_ = 0;
+  bool has_factors_ = false;
 };
 
 }  // namespace graph

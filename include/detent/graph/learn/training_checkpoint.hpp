@@ -48,9 +48,12 @@ struct trainer_state {
   std::map<std::string, std::vector<double>> constants = {};
   /// What the optimizers of weights, biases and scales keep.
   std::array<std::vector<double>, 3> optimizers = {};
-  std::vector<double> scale_factors = {};  ///< LSQ's factors of the gradients of scales.
-  /// Constants that change besides, by name: running means and variances.
-  std::map<std::string, std::vector<float>> statistics = {};
+  /// LSQ's factors of the gradients of scales; empty before they are known.
+  std::vector<double> scale_factors = {};
+  std::vector<double> least_scales = {};  ///< The numbers that scales may not fall below.
+  /// Constants that change besides, by name: running means and variances, and others that
+  /// trainer::set_constant() gave.
+  std::map<std::string, std::vector<double>> others = {};
 };
 
 /// Where training stands behind an epoch.
@@ -63,19 +66,22 @@ struct training_checkpoint {
   training_score best = {};               ///< The best score so far, that before training included.
   /// The constants of the network that has the best score, by name; empty if no epoch was better
   /// than the network before training.
-  std::map<std::string, std::vector<float>> best_constants = {};
+  std::map<std::string, std::vector<double>> best_constants = {};
+  /// The moving averages of the ranges of activations, each as its two ends, by value.
+  std::map<std::string, std::vector<double>> ranges = {};
 
   /// The checkpoint as bytes, in the envelope of byte_format.hpp; the same on every machine. Lists
   /// begin with their size as u64, texts as well.
   ///
   ///     u64 subject, u64 steps
   ///     list of constants: text name, list of f64
-  ///     list of f64 for each of the three optimizers; list of f64: the factors of scales
-  ///     list of statistics: text name, list of f32
+  ///     list of f64 for each of the three optimizers; two lists of f64: the factors of scales, and
+  ///       what they may not fall below
+  ///     list of other constants: text name, list of f64
   ///     list of epochs: f64 learning rate, loss, validation loss, accuracy, u8 1 for the best,
   ///       list of scales: text name, f64
   ///     f64 loss and accuracy of the best
-  ///     list of the best's constants: text name, list of f32
+  ///     list of the best's constants and list of ranges: text name, list of f64
   [[nodiscard]] std::vector<std::byte> save() const {
     detent::detail::byte_writer to(format);
     to.put(subject);
@@ -85,7 +91,8 @@ struct training_checkpoint {
       put(to, optimizer);
     }
     put(to, state.scale_factors);
-    put(to, state.statistics);
+    put(to, state.least_scales);
+    put(to, state.others);
     to.put(std::uint64_t{epochs.size()});
     for (const epoch_report& e : epochs) {
       for (const double v : {e.learning_rate, e.loss, e.validation_loss, e.accuracy}) {
@@ -101,6 +108,7 @@ struct training_checkpoint {
     to.put(best.loss);
     to.put(best.accuracy);
     put(to, best_constants);
+    put(to, ranges);
     return std::move(to).finish();
   }
 
@@ -116,7 +124,8 @@ struct training_checkpoint {
       get(from, optimizer);
     }
     get(from, c.state.scale_factors);
-    get(from, c.state.statistics);
+    get(from, c.state.least_scales);
+    get(from, c.state.others);
     const std::size_t count = from.get_size(from.rest());
     for (std::size_t i = 0; i < count; ++i) {
       epoch_report e;
@@ -137,6 +146,7 @@ struct training_checkpoint {
     c.best.loss = from.get<double>();
     c.best.accuracy = from.get<double>();
     get(from, c.best_constants);
+    get(from, c.ranges);
     from.require_end();
     return c;
   }

@@ -34,7 +34,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The registry of all operators that gradient_graph runs by default: default_operators() and
-/// detent.FakeQuantize. Thread-safe.
+/// those of make_fake_quantize.hpp. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const operator_registry& training_operators();
 
 /// The gradient of a node's operator, or null if there is none. These operators have one:
@@ -53,7 +53,8 @@ namespace graph {
 ///   DepthToSpace, SpaceToDepth, Resize, Upsample, Gather, GatherElements, GatherND, Scatter,
 ///   ScatterElements and ScatterND (replacing or adding), TensorScatter, Compress, OneHot, Trilu,
 ///   ReverseSequence, CenterCropPad, TopK
-///   detent.FakeQuantize, with rounding treated as the identity (straight-through estimator)
+///   detent.FakeQuantize and detent.FakeQuantizeBias, with rounding treated as the identity
+///   (straight-through estimator)
 ///
 /// Inputs and outputs that are no floats have none, nor have outputs behind the first, but for
 /// Split, RNN, GRU and LSTM.
@@ -69,6 +70,8 @@ DETENT_GRAPH_DECL const operator_registry& training_operators() {
   static const operator_registry registry = [] {
     operator_registry r = default_operators();
     r.add(fake_quantize_operator);
+    r.add(fake_quantize_bias_operator);
+    r.add(offset_zero_point_operator);
     return r;
   }();
   return registry;
@@ -198,6 +201,7 @@ DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n) {
       {{"", "ScatterElements"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
       {{"", "ScatterND"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
       {{"detent", "FakeQuantize"}, {.function = &g::straight_through}},
+      {{"detent", "FakeQuantizeBias"}, {.function = &g::bias_straight_through}},
   };
   const auto found = table.find({n.domain, n.op_type});
   if (found == table.end() || (found->second.applies != nullptr && !found->second.applies(n))) {

@@ -4,16 +4,20 @@
 #ifndef DETENT_GRAPH_QUANTIZE_FAKE_QUANTIZED_NETWORK_HPP
 #define DETENT_GRAPH_QUANTIZE_FAKE_QUANTIZED_NETWORK_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
-#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/learn/fake_quantize_operator.hpp>
 #include <detent/graph/learn/make_fake_quantize.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/model/error_context.hpp>
@@ -24,35 +28,148 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+/// How the grid of an activation is trained.
+enum class activation_rule : std::uint8_t {
+  straight_through,  ///< Not at all: scale and zero point stay as they are.
+  lsq,               ///< The scale learns (LSQ, Esser et al. 2020); the zero point is fixed.
+  /// The scale learns, and the real of code 0 (LSQ+, Bhalgat et al. 2020): the zero point is that
+  /// offset divided by the scale, rounded and within the grid, in training as in the file.
+  lsq_plus,
+  /// Behind a Relu, or a Clip whose lower bound is not negative, the largest real of the grid
+  /// learns from the values above it alone (PACT, Choi et al. 2018); other values have `lsq`.
+  pact,
+};
+
+/// What the fake quantizers of a network do for a while.
+struct fake_quantized_form {
+  bool quantizes = true;     ///< Whether they quantize, or else let values through.
+  bool ranges_learn = true;  ///< Whether scales and offsets of activations get gradients.
+  friend bool operator==(const fake_quantized_form&, const fake_quantized_form&) = default;
+};
+
 /// The float network of a plan with a FakeQuantize node behind each value that is stored in 8 bits
-/// and each weight of a layer. It computes what the model that write_qdq() makes of the same
-/// numbers computes, but for the rounding of biases, which are float here.
+/// and each weight of a layer, and a FakeQuantizeBias node at each bias. It computes what the model
+/// that write_qdq() makes of the same numbers computes as for_execution() runs it in integers, bit
+/// for bit: where that model has an integer product or average, the network has the same integer
+/// operator beside the float one. The codes of the integer operator become the result, and
+/// gradients take the way of the float operator.
 ///
 /// Scales are constants of the network, one for each activation and one for each output channel (or
-/// one in all) of a layer, so that they can be trained; zero points are fixed. Values whose
-/// elements are only moved have no fake quantizer of their own: they are on the grid already.
+/// one in all) of a layer, so that they can be trained. Values whose elements are only moved have
+/// no fake quantizer of their own: they are on the grid already.
 class fake_quantized_network {
  public:
   /// Takes the parameters of all activations of the plan, and the scales of its layers' weights by
-  /// the index of the node, as find_weight_scales() gives them. `plan` must outlive the object.
+  /// the index of the node, as find_weight_scales() gives them; as in quantize_layer_weights(),
+  /// they are raised where a bias does not fit. Later they are what training makes of them, and a
+  /// bias beyond 32 bits saturates. `plan` must outlive the object.
   /// Throws invalid_argument, naming it, if one is missing.
   fake_quantized_network(const quantization_plan& plan, const quantization_parameters& parameters,
-                         std::map<std::size_t, layer_weight_scales> weights)
+                         std::map<std::size_t, layer_weight_scales> weights,
+                         activation_rule rule = activation_rule::lsq)
       : plan_(plan),
         parameters_(parameters),
         weights_(std::move(weights)),
+        rule_(rule),
+        levels_(activation_levels(parameters.activation_type, parameters.activation_bits)),
         network_(plan.float_model()),
         writer_(network_) {
+    fit_weight_scales();
+    find_integer_operators();
     build();
   }
 
-  /// The network, for a gradient_graph. Constants that are not scales have the names that they have
-  /// in the plan's float model.
+  /// The network, for a gradient_graph. Constants that are not parameters of quantizers have the
+  /// names that they have in the plan's float model.
   [[nodiscard]] const model& network() const noexcept { return network_; }
+  /// The network in another form, with the same constants.
+  [[nodiscard]] model network(const fake_quantized_form& form) const {
+    model m = network_;
+    if (!form.quantizes) {
+      std::erase_if(m.nodes, [](const node& n) {
+        return n.is("QuantizeLinear") || n.op_type == "OffsetZeroPoint" ||
+               n.op_type.rfind("QLinear", 0) == 0;
+      });
+    }
+    std::set<std::string> activations;
+    for (const auto& [value, result] : quantized_) {
+      activations.insert(result);
+    }
+    for (node& n : m.nodes) {
+      if (n.op_type != "FakeQuantize" && n.op_type != "FakeQuantizeBias") {
+        continue;
+      }
+      if (!form.quantizes) {
+        n.op_type = "Identity";
+        n.domain.clear();
+        n.attributes.clear();
+        n.inputs.resize(1);
+        n.outputs.resize(1);
+      } else if (!form.ranges_learn && activations.count(n.outputs[0]) != 0) {
+        n.attributes["fixed"] = attribute::of(std::int64_t{1});
+      }
+    }
+    return m;
+  }
+
+  /// The grid of the activations.
+  [[nodiscard]] grid levels() const noexcept { return levels_; }
+  /// The parameters that the activations begin with, by value: those that have a fake quantizer of
+  /// their own, without constants.
+  [[nodiscard]] std::map<std::string, quant_params> activation_parameters() const {
+    std::map<std::string, quant_params> found;
+    for (const auto& [value, a] : activations_) {
+      found[value] = parameters_.activations.at(value);
+    }
+    return found;
+  }
+  /// The constants that give an activation of activation_parameters() other parameters, by name.
+  [[nodiscard]] std::map<std::string, tensor> activation_constants(const std::string& value,
+                                                                   quant_params p) const {
+    const activation& a = activations_.at(value);
+    const auto real = [](float v) { return tensor::of<float>(element_type::f32, {}, {&v, 1}); };
+    std::map<std::string, tensor> found;
+    if (a.rule == activation_rule::pact) {
+      const auto span = static_cast<float>((std::max)(levels_.qmax - p.zero_point, 1));
+      found[a.steps] = real(span);
+      found[a.clip] = real(p.scale * span);
+    } else {
+      found[a.scale] = real(p.scale);
+    }
+    if (a.rule == activation_rule::lsq_plus) {
+      found[a.offset] = real(-(static_cast<float>(p.zero_point) * p.scale));
+    } else {
+      found[a.zero_point] = tensor::of<std::int32_t>(element_type::s32, {}, {&p.zero_point, 1});
+      found[a.typed_zero_point] = typed_zero_point(p.zero_point);
+    }
+    return found;
+  }
+  /// The constants that give the weights of `trained`, a network with the nodes of network(), the
+  /// scales that `find` gives them, raised where a bias does not fit. `find` takes a model with the
+  /// nodes of the plan's float model, and the index of a layer.
+  template <class Find>
+  [[nodiscard]] std::map<std::string, tensor> fitted_weight_scales(const model& trained,
+                                                                   const Find& find) const {
+    const model m = float_model_of(trained);
+    std::map<std::string, tensor> found;
+    for (const auto& [i, name] : weight_scales_) {
+      layer_weight_scales w = find(m, i);
+      const activation& x = activation_of(m.nodes[i].inputs[0]);
+      detail::fit_bias(w.scales, w.is_zero, w.per_channel, trained_params(trained, x).scale,
+                       detail::float_constant(m, m.nodes[i], 2), m.nodes[i]);
+      const tensor& before = network_.initializers.at(name);
+      w.scales.resize(before.count());
+      found[name] = tensor::of<float>(element_type::f32, before.dims(), w.scales);
+    }
+    return found;
+  }
   /// The name that a value of the plan's float model has in the network, behind its fake quantizer
   /// if it has one.
   [[nodiscard]] const std::string& name_of(const std::string& value) const {
@@ -61,18 +178,28 @@ class fake_quantized_network {
   }
 
   /// The constants that training changes: those of the plan's float model that
-  /// trainable_constants() lists, without those that are stored in 8 bits as they are, and scales.
-  [[nodiscard]] std::vector<trained_constant> constants(bool weight_scales,
-                                                        bool activation_scales) const {
+  /// trainable_constants() lists, without those that are stored in 8 bits as they are, and the
+  /// parameters of quantizers. Offsets have the role of biases, upper ends that of scales.
+  /// `clip_penalty` is the penalty of upper ends (trained_constant).
+  [[nodiscard]] std::vector<trained_constant> constants(bool weight_scales, bool activation_scales,
+                                                        double clip_penalty = 0.0) const {
     std::vector<trained_constant> all;
     for (const trained_constant& c : trainable_constants(plan_.float_model())) {
       if (plan_.values().count(c.name) == 0) {
         all.push_back(c);
       }
     }
-    for (const auto& [value, name] : activation_scales_) {
-      if (activation_scales && plan_.float_model().initializer(value) == nullptr) {
-        all.push_back({name, constant_role::scale});
+    for (const auto& [value, a] : activations_) {
+      if (!activation_scales || a.rule == activation_rule::straight_through) {
+        continue;
+      }
+      if (a.rule == activation_rule::pact) {
+        all.push_back({a.clip, constant_role::scale, clip_penalty});
+      } else {
+        all.push_back({a.scale, constant_role::scale});
+      }
+      if (a.rule == activation_rule::lsq_plus) {
+        all.push_back({a.offset, constant_role::bias});
       }
     }
     for (const auto& [layer, name] : weight_scales_) {
@@ -86,16 +213,9 @@ class fake_quantized_network {
   /// The quantized model that has the constants of `trained`, a network with the nodes of
   /// network(): its weights and biases, and the scales that they were trained with.
   [[nodiscard]] quantization exported(const model& trained) const {
-    model m = plan_.float_model();
-    for (auto& [name, value] : m.initializers) {
-      const auto found = trained.initializers.find(name);
-      if (found != trained.initializers.end()) {
-        value = found->second;
-      }
-    }
-    quantization q{quantization_plan(plan_, std::move(m)), parameters_, {}};
-    for (const auto& [value, name] : activation_scales_) {
-      q.parameters.activations.at(value).scale = trained.initializers.at(name).data<float>()[0];
+    quantization q{quantization_plan(plan_, float_model_of(trained)), parameters_, {}};
+    for (const auto& [value, a] : activations_) {
+      q.parameters.activations.at(value) = trained_params(trained, a);
     }
     for (auto& [value, p] : q.parameters.activations) {
       p = q.parameters.activations.at(plan_.root(value));
@@ -103,40 +223,128 @@ class fake_quantized_network {
     q.parameters.layers.clear();
     for (const std::size_t i : q.plan.layers()) {
       const model& now = q.plan.float_model();
-      const node& n = now.nodes[i];
       layer_weight_scales scales = weights_.at(i);
       const auto learned = trained.initializers.at(weight_scales_.at(i)).data<float>();
       for (std::size_t k = 0; k < scales.scales.size(); ++k) {
         scales.scales[k] = learned[learned.size() == 1 ? 0 : k];
       }
-      q.parameters.layers.emplace(
-          i,
-          quantize_layer_weights(now, n, q.parameters.activations.at(n.inputs[0]).scale, scales));
+      q.parameters.layers.emplace(i, round_layer_weights(now, now.nodes[i], scales));
     }
     q.result = write_qdq(q.plan, q.parameters);
     return q;
   }
 
  private:
+  /// The constants and values that make the grid of an activation.
+  struct activation {
+    activation_rule rule = activation_rule::lsq;
+    std::string scale;             // float32
+    std::string zero_point;        // int32
+    std::string typed_zero_point;  // the same number in the type of the activations
+    std::string offset;            // with lsq_plus
+    std::string clip;              // with pact: the largest real, steps * scale
+    std::string steps;             // with pact: qmax - zero_point
+  };
+  /// The quantized weights and bias of a layer.
+  struct quantized_layer {
+    std::string weights;           // behind the fake quantizer
+    std::string scale;             // float32
+    std::string typed_zero_point;  // int8
+    std::int64_t axis = 0;
+    std::string bias_codes;  // int32; empty if there is no bias
+  };
+
+  [[nodiscard]] static float value_of(const model& m, const std::string& name) {
+    return m.initializers.at(name).data<float>()[0];
+  }
+
+  /// The plan's float model with the constants of a trained network.
+  [[nodiscard]] model float_model_of(const model& trained) const {
+    model m = plan_.float_model();
+    for (auto& [name, value] : m.initializers) {
+      const auto found = trained.initializers.find(name);
+      if (found != trained.initializers.end()) {
+        value = found->second;
+      }
+    }
+    return m;
+  }
+
+  [[nodiscard]] tensor typed_zero_point(std::int32_t zero_point) const {
+    tensor t = tensor::allocate(parameters_.activation_type, {});
+    t.mutable_raw()[0] = static_cast<std::byte>(zero_point & 0xFF);
+    return t;
+  }
+
+  /// The parameters of an activation in a trained network, by the arithmetic of its nodes.
+  [[nodiscard]] quant_params trained_params(const model& trained, const activation& a) const {
+    quant_params p;
+    p.scale = a.rule == activation_rule::pact
+                  ? value_of(trained, a.clip) / value_of(trained, a.steps)
+                  : value_of(trained, a.scale);
+    p.zero_point = a.rule == activation_rule::lsq_plus
+                       ? offset_zero_point(value_of(trained, a.offset), p.scale, levels_)
+                       : trained.initializers.at(a.zero_point).data<std::int32_t>()[0];
+    return p;
+  }
+
+  /// Raises the scales of weights to where biases fit, as they begin.
+  void fit_weight_scales() {
+    const model& m = plan_.float_model();
+    for (const std::size_t i : plan_.layers()) {
+      const node& n = m.nodes[i];
+      const auto found = weights_.find(i);
+      require(found != weights_.end(), error_kind::invalid_argument,
+              "fake_quantized_network: there are no scales of weights for ", n.label());
+      const quant_params x =
+          detail::entry_of(parameters_.activations, n.inputs[0], "parameters for the activation");
+      detail::fit_bias(found->second.scales, found->second.is_zero, found->second.per_channel,
+                       x.scale, detail::float_constant(m, n, 2), n);
+    }
+  }
+
+  /// Finds which values of the plan an integer operator computes, by lowering the exported model.
+  void find_integer_operators() {
+    quantization_parameters begin = parameters_;
+    begin.layers.clear();
+    for (const std::size_t i : plan_.layers()) {
+      const model& m = plan_.float_model();
+      begin.layers.emplace(i, round_layer_weights(m, m.nodes[i], weights_.at(i)));
+    }
+    const model written = write_qdq(plan_, begin);
+    constexpr std::string_view suffix = "_QuantizeLinear";
+    std::map<std::string, std::string> value_of_codes;
+    for (const node& n : written.nodes) {
+      if (n.is("QuantizeLinear") && n.name.size() > suffix.size() && n.name.ends_with(suffix)) {
+        value_of_codes[n.outputs[0]] = n.name.substr(0, n.name.size() - suffix.size());
+      }
+    }
+    static constexpr std::string_view exact[] = {"QLinearConv", "QLinearGemm", "QLinearMatMul",
+                                                 "QLinearAveragePool", "QLinearGlobalAveragePool"};
+    for (const node& n : for_execution(written).nodes) {
+      const auto found = value_of_codes.find(n.first_output());
+      if (found != value_of_codes.end() &&
+          std::find(std::begin(exact), std::end(exact), n.op_type) != std::end(exact)) {
+        integer_operators_[found->second] = n;
+      }
+    }
+    const model& m = plan_.float_model();
+    for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+      for (const std::string& name : m.nodes[i].outputs) {
+        producers_[name] = i;
+      }
+    }
+  }
+
+  /// The parameters of a value that is quantized.
+  [[nodiscard]] const activation& activation_of(const std::string& value) const {
+    const auto found = activations_.find(plan_.root(value));
+    return found != activations_.end() ? found->second : constants_.at(value);
+  }
+
   void build() {
-    const grid levels = activation_levels(parameters_.activation_type, parameters_.activation_bits);
     std::vector<node> nodes = std::move(network_.nodes);
     network_.nodes.clear();
-    const auto quantize_value = [&](const std::string& value) {
-      if (plan_.values().count(value) == 0 || plan_.root(value) != value) {
-        return;
-      }
-      const quant_params p =
-          detail::entry_of(parameters_.activations, value, "parameters for the activation");
-      const std::string scale =
-          writer_.add_values<float>(value + "_scale", element_type::f32, {}, {p.scale});
-      activation_scales_[value] = scale;
-      network_.nodes.push_back(
-          make_fake_quantize(value, scale,
-                             writer_.add_values<std::int32_t>(
-                                 value + "_zero_point", element_type::s32, {}, {p.zero_point}),
-                             quantized_[value] = writer_.fresh(value + "_fake_quantized"), levels));
-    };
     for (const value_info& v : network_.inputs) {
       quantize_value(v.name);
     }
@@ -156,7 +364,7 @@ class fake_quantized_network {
         n.inputs[k] = name_of(n.inputs[k]);
       }
       if (is_layer) {
-        n.inputs[1] = quantized_weights(i, n);
+        quantize_layer(i, n);
       }
       const std::vector<std::string> outputs = n.outputs;
       network_.nodes.push_back(std::move(n));
@@ -170,35 +378,174 @@ class fake_quantized_network {
     network_.opsets["detent"] = 1;
   }
 
-  /// Adds the fake quantizer of a layer's weights, and returns the name of its result.
-  std::string quantized_weights(std::size_t i, const node& n) {
+  /// Adds the fake quantizer of a value if it is stored in 8 bits.
+  void quantize_value(const std::string& value) {
+    if (plan_.values().count(value) == 0 || plan_.root(value) != value) {
+      return;
+    }
+    const activation a = add_parameters(value);
+    const std::string result = writer_.fresh(value + "_fake_quantized");
+    node n = make_fake_quantize(value, a.scale, a.zero_point, result, levels_);
+    if (a.rule == activation_rule::pact) {
+      n.attributes["clips"] = attribute::of(std::int64_t{1});
+    }
+    const auto computed = integer_operators_.find(value);
+    if (computed != integer_operators_.end()) {
+      // The value behind a Relu or Clip that the integer operator has absorbed has its bounds.
+      std::size_t maker = producers_.at(value);
+      const bool is_clamped =
+          clamping_activation(plan_.float_model(), plan_.float_model().nodes[maker]).has_value();
+      const activation_bounds bounds = is_clamped ? plan_.bounds(value) : activation_bounds();
+      if (is_clamped) {
+        maker = producers_.at(plan_.float_model().nodes[maker].inputs[0]);
+      }
+      add_codes(n, add_integer_operator(value, maker, computed->second, a), bounds.lower,
+                bounds.upper);
+    }
+    if (a.rule == activation_rule::lsq_plus) {
+      add_offset(n, a.offset);
+    }
+    network_.nodes.push_back(std::move(n));
+    quantized_[value] = result;
+  }
+
+  /// Adds the constants of a value's grid, and the nodes that compute it.
+  const activation& add_parameters(const std::string& value) {
+    const quant_params p =
+        detail::entry_of(parameters_.activations, value, "parameters for the activation");
+    const bool is_constant = plan_.float_model().initializer(value) != nullptr;
+    activation a;
+    a.rule = is_constant ? activation_rule::straight_through : rule_;
+    const auto span = static_cast<float>(levels_.qmax - p.zero_point);
+    if (a.rule == activation_rule::pact && (!(plan_.bounds(value).lower >= 0.0F) || span == 0.0F)) {
+      a.rule = activation_rule::lsq;
+    }
+    if (a.rule == activation_rule::pact) {
+      a.clip = add_scalar(value + "_clip", p.scale * span);
+      a.steps = add_scalar(value + "_steps", span);
+      a.scale = writer_.fresh(value + "_scale");
+      network_.nodes.push_back(
+          writer_.make_node("Div", value + "_scale_Div", {a.clip, a.steps}, a.scale));
+    } else {
+      a.scale = add_scalar(value + "_scale", p.scale);
+    }
+    if (a.rule == activation_rule::lsq_plus) {
+      a.offset = add_scalar(value + "_offset", -(static_cast<float>(p.zero_point) * p.scale));
+      a.zero_point = writer_.fresh(value + "_zero_point");
+      a.typed_zero_point = writer_.fresh(value + "_typed_zero_point");
+      network_.nodes.push_back(
+          make_offset_zero_point(a.offset, a.scale, a.zero_point, a.typed_zero_point, levels_));
+    } else {
+      a.zero_point = writer_.add_values<std::int32_t>(value + "_zero_point", element_type::s32, {},
+                                                      {p.zero_point});
+      a.typed_zero_point =
+          writer_.add_initializer(value + "_typed_zero_point", typed_zero_point(p.zero_point));
+    }
+    return (is_constant ? constants_ : activations_)[value] = a;
+  }
+
+  std::string add_scalar(const std::string& name, float value) {
+    return writer_.add_values<float>(name, element_type::f32, {}, {value});
+  }
+
+  /// Adds the integer operator that computes the codes of a value from the codes of what the node
+  /// `maker` of the plan takes, before any clamp. Returns the name of the codes.
+  std::string add_integer_operator(const std::string& value, std::size_t maker, const node& lowered,
+                                   const activation& to) {
+    const node& from = plan_.float_model().nodes[maker];
+    node n = lowered;
+    n.name = value + "_codes";
+    for (const char* clamp : {"qmin", "qmax", "lower", "upper"}) {
+      n.attributes.erase(clamp);
+    }
+    const auto operand = [&](const std::string& name) {
+      const activation& a = activation_of(name);
+      n.inputs.insert(n.inputs.end(), {codes_of(name, a), a.scale, a.typed_zero_point});
+    };
+    n.inputs.clear();
+    operand(from.inputs[0]);
+    const auto own = layers_.find(maker);
+    if (own != layers_.end()) {
+      const quantized_layer& l = own->second;
+      n.inputs.insert(n.inputs.end(), {codes(l.weights, l.scale, l.typed_zero_point, l.axis),
+                                       l.scale, l.typed_zero_point});
+    } else if (n.op_type == "QLinearMatMul") {
+      operand(from.inputs[1]);
+    }
+    n.inputs.insert(n.inputs.end(), {to.scale, to.typed_zero_point});
+    if (own != layers_.end()) {
+      n.inputs.push_back(own->second.bias_codes);
+    }
+    n.outputs = {writer_.fresh(value + "_codes")};
+    network_.nodes.push_back(std::move(n));
+    return network_.nodes.back().outputs[0];
+  }
+
+  /// The codes of an activation that is on the grid of `a`.
+  std::string codes_of(const std::string& value, const activation& a) {
+    const auto [entry, is_new] = codes_.try_emplace(value);
+    if (is_new) {
+      entry->second = codes(name_of(value), a.scale, a.typed_zero_point, 0);
+    }
+    return entry->second;
+  }
+  std::string codes(const std::string& value, const std::string& scale,
+                    const std::string& zero_point, std::int64_t axis) {
+    node n = writer_.make_node("QuantizeLinear", value + "_QuantizeLinear",
+                               {value, scale, zero_point}, writer_.fresh(value + "_quantized"));
+    n.attributes["axis"] = attribute::of(axis);
+    network_.nodes.push_back(std::move(n));
+    return network_.nodes.back().outputs[0];
+  }
+
+  /// Adds the fake quantizers of a layer's weights and bias, and gives the layer their results.
+  void quantize_layer(std::size_t i, node& n) {
     const layer_weight_scales& w = weights_.at(i);
     const std::vector<float> scales =
         w.per_channel ? w.scales : std::vector<float>{w.scales.front()};
-    const shape dims = {static_cast<std::int64_t>(scales.size())};
+    const shape dims = detail::parameter_shape(scales.size());
     const std::string base = n.inputs[1];
-    const std::string scale =
-        writer_.add_values<float>(base + "_scale", element_type::f32, dims, scales);
-    weight_scales_[i] = scale;
+    quantized_layer l;
+    l.axis = static_cast<std::int64_t>(weight_channel_axis(plan_.float_model().nodes[i]));
+    l.scale = writer_.add_values<float>(base + "_scale", element_type::f32, dims, scales);
+    weight_scales_[i] = l.scale;
     const std::vector<std::int32_t> zero_points(scales.size(), w.zero_point);
-    const std::string result = writer_.fresh(base + "_fake_quantized");
-    network_.nodes.push_back(make_fake_quantize(
-        base, scale,
-        writer_.add_values<std::int32_t>(base + "_zero_point", element_type::s32, dims,
-                                         zero_points),
-        result, w.scheme.levels,
-        static_cast<std::int64_t>(weight_channel_axis(plan_.float_model().nodes[i]))));
-    return result;
+    l.typed_zero_point = writer_.add_values<std::int8_t>(
+        base + "_typed_zero_point", element_type::s8, dims,
+        std::vector<std::int8_t>(scales.size(), static_cast<std::int8_t>(w.zero_point)));
+    l.weights = writer_.fresh(base + "_fake_quantized");
+    network_.nodes.push_back(
+        make_fake_quantize(base, l.scale,
+                           writer_.add_values<std::int32_t>(base + "_zero_point", element_type::s32,
+                                                            dims, zero_points),
+                           l.weights, w.scheme.levels, l.axis));
+    n.inputs[1] = l.weights;
+    if (detail::float_constant(network_, n, 2) != nullptr) {
+      const std::string bias = n.inputs[2];
+      n.inputs[2] = writer_.fresh(bias + "_fake_quantized");
+      l.bias_codes = writer_.fresh(bias + "_quantized");
+      const std::string& x = plan_.float_model().nodes[i].inputs[0];
+      network_.nodes.push_back(make_fake_quantize_bias(bias, activation_of(x).scale, l.scale,
+                                                       n.inputs[2], l.bias_codes));
+    }
+    layers_[i] = std::move(l);
   }
 
   const quantization_plan& plan_;
   quantization_parameters parameters_;
   std::map<std::size_t, layer_weight_scales> weights_;
+  activation_rule rule_;
+  grid levels_;
   model network_;
   detail::graph_writer writer_;
-  std::map<std::string, std::string> quantized_;          // results of fake quantizers, by value
-  std::map<std::string, std::string> activation_scales_;  // constants, by value
-  std::map<std::size_t, std::string> weight_scales_;      // constants, by layer
+  std::map<std::string, node> integer_operators_;     // of the lowered model, by value
+  std::map<std::string, std::size_t> producers_;      // nodes of the plan, by value
+  std::map<std::string, std::string> quantized_;      // results of fake quantizers, by value
+  std::map<std::string, std::string> codes_;          // of activations, by value
+  std::map<std::string, activation> activations_;     // by value
+  std::map<std::string, activation> constants_;       // of constant operands, by value
+  std::map<std::size_t, quantized_layer> layers_;     // by node
+  std::map<std::size_t, std::string> weight_scales_;  // constants, by layer
 };
 
 }  // namespace graph

@@ -23,6 +23,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/bias_code.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
@@ -172,6 +173,25 @@ struct layer_weight_scales {
   return result;
 }
 
+/// Rounds a layer's weights to nearest even with these scales, whatever its bias is. Throws
+/// invalid_argument, naming the node, if the weights are no float constant.
+[[nodiscard]] inline layer_weights round_layer_weights(const model& m, const node& n,
+                                                       const layer_weight_scales& found) {
+  const tensor* weights = detail::float_constant(m, n, 1);
+  require(weights != nullptr, error_kind::invalid_argument, n.label(),
+          " has no constant float weights");
+  layer_weights result{tensor::allocate(element_type::s8, weights->dims()), weight_channel_axis(n),
+                       found.scales, found.zero_point, found.scheme.levels};
+  const channel_quant_params p{result.axis, result.scales,
+                               std::vector<std::int32_t>(result.scales.size(), result.zero_point)};
+  quantize(tensor_view_of<float>(*weights), mutable_view_of<std::int8_t>(result.codes), p,
+           result.levels);
+  if (!found.per_channel) {
+    result.scales.resize(1);
+  }
+  return result;
+}
+
 /// Rounds a layer's weights to nearest even with scales that find_weight_scales() has found for
 /// them. `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale *
 /// weight scale: a weight scale is raised where it would not. Where all weights of a channel are
@@ -182,22 +202,12 @@ struct layer_weight_scales {
 [[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
                                                           float x_scale,
                                                           const layer_weight_scales& found) {
-  const tensor* weights = detail::float_constant(m, n, 1);
-  require(weights != nullptr, error_kind::invalid_argument, n.label(),
-          " has no constant float weights");
-  layer_weights result{tensor::allocate(element_type::s8, weights->dims()), weight_channel_axis(n),
-                       found.scales, found.zero_point, found.scheme.levels};
-  detail::fit_bias(result.scales, found.is_zero, found.per_channel, x_scale,
+  layer_weight_scales fitted = found;
+  detail::fit_bias(fitted.scales, found.is_zero, found.per_channel, x_scale,
                    detail::float_constant(m, n, 2), n);
-  const channel_quant_params p{result.axis, result.scales,
-                               std::vector<std::int32_t>(result.scales.size(), result.zero_point)};
-  quantize(tensor_view_of<float>(*weights), mutable_view_of<std::int8_t>(result.codes), p,
-           result.levels);
-  if (!found.per_channel) {
-    result.scales.resize(1);
-  }
-  return result;
+  return round_layer_weights(m, n, fitted);
 }
+
 /// Chooses the scales of a layer's weights with find_weight_scales(), and rounds the weights with
 /// them. Throws what find_weight_scales() and the other form throw.
 [[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
@@ -222,19 +232,14 @@ struct layer_weight_scales {
   return out;
 }
 
-/// The bias as int32 with scale x_scale * weight scale: round_half_even(b / scale), computed in
-/// double and saturated to +-(2^31 - 1). It does not saturate with weights that
-/// quantize_layer_weights() made for the same x_scale and bias.
+/// The bias as int32 with scale x_scale * weight scale: bias_code() of each element. It does not
+/// saturate with weights that quantize_layer_weights() made for the same x_scale and bias.
 [[nodiscard]] inline std::vector<std::int32_t> quantize_bias(const tensor& bias, float x_scale,
                                                              const layer_weights& w) {
   std::vector<std::int32_t> q;
   q.reserve(bias.count());
   for (std::size_t i = 0; i < bias.count(); ++i) {
-    const auto scale =
-        static_cast<double>(x_scale) * static_cast<double>(w.scales[i % w.scales.size()]);
-    const double steps = static_cast<double>(bias.data<float>()[i]) / scale;
-    q.push_back(
-        static_cast<std::int32_t>(std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0)));
+    q.push_back(bias_code(bias.data<float>()[i], x_scale, w.scales[i % w.scales.size()]));
   }
   return q;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,12 +19,14 @@
 #include <detent/graph/learn/trainer.hpp>
 #include <detent/graph/learn/training_data.hpp>
 #include <detent/graph/learn/training_options.hpp>
+#include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/fake_quantized_network.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantizer_schedule.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -42,8 +45,14 @@ struct quantization_aware_training_options {
   quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
   /// Samples that the first ranges are from, at most; at least 1.
   std::size_t calibration_samples = 256;
-  bool learn_weight_scales = true;      ///< Whether the scales of weights are trained (LSQ).
-  bool learn_activation_scales = true;  ///< Whether the scales of activations are trained (LSQ).
+  bool learn_weight_scales = true;  ///< Whether the scales of weights are trained (LSQ).
+  /// Whether the grids of activations are trained, as `rule` says.
+  bool learn_activation_scales = true;
+  activation_rule rule = activation_rule::lsq;  ///< How the grids of activations are trained.
+  /// With activation_rule::pact: the loss has half of this times the sum of the squares of all
+  /// upper ends. Finite and not negative.
+  double clip_penalty = 0.0;
+  quantizer_schedule schedule = {};  ///< When fake quantizers quantize, and ranges are observed.
 };
 
 /// What quantization_aware_training() returns.
@@ -58,16 +67,18 @@ struct quantization_aware_training_result {
 
 /// Trains a model as the quantized model that it becomes: with fake quantizers at the activations
 /// and weights that static quantization stores in integers. Gradients pass through rounding as if
-/// it were the identity (straight-through estimator), and scales learn by LSQ. Behind each epoch
-/// the integer model is written and measured with the samples of `validation`, as the executor runs
-/// it; the best one is returned, or static quantization with the same options if none is better
-/// (see train() for what is better).
+/// it were the identity (straight-through estimator), and scales learn by LSQ, or as the options
+/// say. A step computes what the integer model that is written at that moment computes, bit for
+/// bit. Behind each epoch the integer model is written and measured with the samples of
+/// `validation`, as the executor runs it; the best one is returned, or static quantization with the
+/// same options if none is better (see train() for what is better).
 ///
 /// Training begins with static quantization of `m`: BatchNormalization is folded into the layers
 /// before it, with the statistics of `m`; ranges are from the first `calibration_samples` samples.
 /// With `training.loss.distillation` or hidden values, `m` teaches.
 ///
-/// Deterministic: the result has the same bits on every processor and for any number of threads.
+/// Deterministic: the result has the same bits on every processor, for any number of threads, and
+/// whether training went on from a checkpoint or not.
 ///
 /// Throws what static_quantization() and train() throw.
 ///
@@ -103,16 +114,23 @@ struct quantization_aware_training_result {
                                             .executor = o.executor});
   require(begin.not_run.empty(), error_kind::unsupported,
           "training: ", begin.not_run.empty() ? std::string() : begin.not_run.front());
+  const auto scales_of = [&](const model& f, std::size_t i) {
+    return find_weight_scales(f, f.nodes[i], with_settings(options.weights, begin.plan.settings(i)),
+                              o.executor.parallel);
+  };
   std::map<std::size_t, layer_weight_scales> weights;
   for (const std::size_t i : begin.plan.layers()) {
-    const model& f = begin.plan.float_model();
-    weights.emplace(
-        i, find_weight_scales(f, f.nodes[i], with_settings(options.weights, begin.plan.settings(i)),
-                              o.executor.parallel));
+    weights.emplace(i, scales_of(begin.plan.float_model(), i));
     weights.at(i).scales = begin.parameters.layers.at(i).scales;
     weights.at(i).scales.resize(weights.at(i).is_zero.size(), weights.at(i).scales.front());
   }
-  const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights));
+  const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights),
+                                       options.rule);
+  const std::size_t steps = detail::steps_per_epoch(data, o);
+  detail::quantizer_course course(
+      network, options.schedule, steps, o.epochs * steps,
+      detail::activation_scheme(options.activations), scales_of,
+      [&](const std::string& value) { return options.activations.overrides.count(value) == 0; });
 
   const bool has_classes = o.loss.target == training_target::classes;
   const auto output_of = [&](const model& whole) {
@@ -126,14 +144,31 @@ struct quantization_aware_training_result {
   };
   quantization_aware_training_result result{begin, {}, score(begin), std::nullopt};
   const bool is_taught = o.loss.distillation > 0.0 || !o.loss.hidden.empty();
-  trainer t(network.network(),
-            network.constants(options.learn_weight_scales, options.learn_activation_scales), o,
-            o.epochs * detail::steps_per_epoch(data, o), output_of(network.network()),
-            is_taught ? &m : nullptr, output_of(m));
-  detail::training_course course = detail::run_epochs(
-      t, data, o, result.before, [&] { return score(network.exported(t.network())); });
-  result.epochs = std::move(course.epochs);
-  result.best_epoch = course.best_epoch;
+  trainer t(network.network(course.form(0)),
+            network.constants(options.learn_weight_scales, options.learn_activation_scales,
+                              options.clip_penalty),
+            o, o.epochs * steps, output_of(network.network()), is_taught ? &m : nullptr,
+            output_of(m));
+  training_options led = o;
+  fingerprint own;
+  own.add(options.clip_penalty);
+  for (const training_span& span :
+       {options.schedule.quantize_after, options.schedule.observe_for}) {
+    own.add(std::uint64_t{span.in_steps(steps)});
+  }
+  own.add(options.schedule.averaging);
+  led.subject += own.text();
+  detail::training_calls calls;
+  calls.measure = [&] {
+    course.prepare_export(t);
+    return score(network.exported(t.network()));
+  };
+  calls.after_step = [&] { course.after_step(t); };
+  calls.save = [&](training_checkpoint& c) { c.ranges = course.ranges(); };
+  calls.restore = [&](const training_checkpoint& c) { course.restore(t, c.state.steps, c.ranges); };
+  detail::training_course epochs = detail::run_epochs(t, data, led, result.before, calls);
+  result.epochs = std::move(epochs.epochs);
+  result.best_epoch = epochs.best_epoch;
   if (result.best_epoch) {
     result.quantized = network.exported(t.network());
   }
