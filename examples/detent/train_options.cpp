@@ -141,6 +141,24 @@ void train_options::add_quantization() {
       .add_option("--calibration-samples", a_.options.calibration_samples,
                   "Samples that these are from, at most (qat)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40U));
+  command_
+      .add_option("--rule", rule_,
+                  "How grids of activations are trained (qat): straight-through (they stay), lsq, "
+                  "lsq-plus (the zero point, too), pact (the upper end behind a Relu)")
+      ->check(CLI::IsMember({"straight-through", "lsq", "lsq-plus", "pact"}));
+  command_
+      .add_option("--clip-penalty", a_.options.clip_penalty,
+                  "Pulls the upper ends of --rule pact down")
+      ->check(number_in(0.0, largest, false, "a number of at least 0"));
+  command_.add_option("--quantize-after", a_.options.schedule.quantize_after.epochs,
+                      "Epochs in float before the model is trained as the quantized one (qat)");
+  command_.add_option("--observe-for", a_.options.schedule.observe_for.epochs,
+                      "Epochs in which ranges of activations are moving averages of the batches "
+                      "(qat)");
+  command_
+      .add_option("--averaging", a_.options.schedule.averaging,
+                  "Weight of a batch in these averages")
+      ->check(number_in(0.0, 1.0, true, "in (0, 1]"));
   command_.add_option("--format", format_, "How the model is written (qat: qdq|qoperator)")
       ->check(CLI::IsMember({"qdq", "qoperator"}));
 }
@@ -195,6 +213,10 @@ void train_options::complete_quantization() {
   a_.options.method = lower_case(a_.options.method);
   a_.options.activations.type =
       activations_ == "s8" ? graph::element_type::s8 : graph::element_type::u8;
+  a_.options.rule = rule_ == "straight-through" ? graph::activation_rule::straight_through
+                    : rule_ == "lsq-plus"       ? graph::activation_rule::lsq_plus
+                    : rule_ == "pact"           ? graph::activation_rule::pact
+                                                : graph::activation_rule::lsq;
   a_.options.weights.per_channel = granularity_ == "per-channel";
 }
 
@@ -221,7 +243,13 @@ void train_options::require_effect() const {
   };
   refuse(!a_.is_quantized, "--approach float",
          {"--bits-weights", "--bits-activations", "--activations", "--granularity", "--method",
-          "--calibration-samples", "--format", "--distill", "--temperature", "--scale-rate"});
+          "--calibration-samples", "--format", "--distill", "--temperature", "--scale-rate",
+          "--rule", "--clip-penalty", "--quantize-after", "--observe-for", "--averaging"});
+  refuse(rule_ != "pact", "--rule " + rule_, {"--clip-penalty"});
+  refuse(!has("--observe-for"), "training without --observe-for", {"--averaging"});
+  if (a_.options.schedule.quantize_after.epochs >= a_.options.training.epochs) {
+    throw usage_error("--quantize-after leaves none of the --epochs");
+  }
   refuse(a_.is_qoperator && a_.options.activations.bits != 8, "--format qoperator",
          {"--bits-activations"}, ": its operators saturate at the ends of their types");
   refuse(!has("--distill"), "training without --distill", {"--temperature"});

@@ -38,6 +38,7 @@ class train_options {
   std::string optimizer_ = "adamw";
   std::string schedule_ = "cosine";
   std::string activations_ = "u8";
+  std::string rule_ = "lsq";
   std::string granularity_ = "per-channel";
   double clip_gradients_ = 0.0;
   double flip_ = 0.0;

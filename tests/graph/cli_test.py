@@ -1013,6 +1013,22 @@ tuning:
             curves = [p.getAttribute("d") for p in page.getElementsByTagName("path")]
             self.assertEqual({c.count("L") for c in curves}, {1})  # from the first epoch to the second
 
+    def test_training_with_other_rules(self):
+        written = set()
+        for more in (["straight-through"], ["lsq"], ["lsq-plus"], ["pact"], ["pact", "--clip-penalty", 0.1],
+                     ["lsq", "--quantize-after", 1], ["lsq", "--observe-for", 1], ["lsq", "--observe-for", 1, "--averaging", 0.5]):
+            with self.subTest(more=more):
+                facts = json.loads(self.detent(*self.train("--epochs", 2, "--lr", 0.01, "--bits-activations", 4, "--json", "--hold-out", 0,
+                                                           "--rule", *more)).stdout)
+                self.assertEqual((len(facts["epochs"]), facts["validation_samples"]), (2, 120))
+                self.assertIsNotNone(facts["best_epoch"])
+                written.add((self.folder / "trained.onnx").read_bytes())
+        self.assertEqual(len(written), 8)
+        self.wrong_usage(["--clip-penalty"], *self.train("--clip-penalty", 0.1))
+        self.wrong_usage(["--averaging"], *self.train("--averaging", 0.1))
+        self.wrong_usage(["--quantize-after"], *self.train("--epochs", 2, "--quantize-after", 2))
+        self.wrong_usage(["--rule"], *self.train("--approach", "float", "--rule", "lsq"))
+
     def test_training_goes_on_from_a_checkpoint(self):
         arguments = ["--epochs", 3, "--bits-weights", 4, "--bits-activations", 4, "--lr", 0.003, "--flip", 0.5, "--shift", 1]
         self.detent(*self.train(*arguments, out="whole.onnx"))

@@ -613,6 +613,12 @@ TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
         check(opset, {1, 1, 3, 4}, "Upsample", linear, {"scales"}, {{1, 1, 2, 2}});
       }
     }
+    if (opset < 10) {
+      const graph::attribute bias = floats_attribute({0.5F, -3.25F, 2.0F});
+      check(opset, {2, 3, 4, 5}, "ImageScaler", {{"bias", bias}, {"scale", real(0.3F)}});
+      check(opset, {1, 3, 2, 2}, "ImageScaler", {{"bias", bias}});
+      check(opset, {2, 3, 4}, "ImageScaler", {{"bias", bias}, {"scale", real(-2.0F)}});
+    }
     if (opset == 10) {
       check(opset, {1, 1, 3, 4}, "Resize", {}, {"scales"}, {{1, 1, 2, 0.5F}});
       check(opset, {1, 1, 3, 4}, "Resize", {{"mode", text("linear")}}, {"scales"},

@@ -275,6 +275,9 @@ class Cases:
             self.add("InstanceNormalization", [quarters(85, *shape), quarters(86, 3), quarters(87, 3)], (1, 2), epsilon=1e-2)
         for size in (1, 3, 5):
             self.add("LRN", [quarters(88, 2, 6, 3, 3)], size=size, alpha=0.1, beta=0.6, bias=1.5)
+        for shape in ((2, 3, 4, 5), (1, 3, 1, 7)) if self.opset < 10 else ():  # an operator of ONNX up to 1.4
+            self.add("ImageScaler", [quarters(379, *shape)], bias=[0.5, -3.25, 2.0], scale=0.75)
+            self.add("ImageScaler", [quarters(379, *shape)], bias=[0.5, -3.25, 2.0])
         for axis, p in itertools.product((-1, 1, 0), (1, 2)):
             self.add("LpNormalization", [quarters(89, 3, 4, 5, low=1)], axis=axis, p=p)
         if self.opset >= 17:

@@ -102,6 +102,11 @@ def local_response_normalization(inputs, size=None, alpha=1e-4, beta=0.75, bias=
     return [x / (bias + alpha / size * sums) ** beta]
 
 
+def image_scaler(inputs, bias, scale=1.0, **_):
+    x, = inputs
+    return [x * scale + np.reshape(bias, (1, -1) + (1,) * (x.ndim - 2))]
+
+
 def lp_normalization(inputs, axis=-1, p=2, **_):
     x, = inputs
     return [x / (np.abs(x) ** p).sum(axis, keepdims=True) ** (1 / p)]
@@ -391,6 +396,7 @@ FORMULAS = {
     "LayerNormalization": layer_normalization,
     "RMSNormalization": rms_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,
+    "ImageScaler": image_scaler,
     "LRN": local_response_normalization,
     "LpNormalization": lp_normalization,
     "Erf": erf,
@@ -546,6 +552,7 @@ class Cases:
         self.add("LayerNormalization", [x, real(69, 3)], epsilon=0.1, outputs=("y", "mean", "inverse"), loss=("y",))
         self.add("MeanVarianceNormalization", [x2])
         self.add("MeanVarianceNormalization", [x], axes=[-1])
+        self.add("ImageScaler", [real(379, 2, 3, 2, 2)], bias=[0.5, -3.0, 2.0], scale=0.75)
         for size in (2, 3):
             self.add("LRN", [real(71, 2, 5, 3)], size=size, alpha=0.5, bias=1.5)
         for axis in (0, 1, -1):

@@ -37,7 +37,8 @@ def run(case):
 
 def versions(case):
     """When the definitions of the case's operators were made, for those of ONNX."""
-    return tuple(onnx.defs.get_schema(node.op_type, case.opset).since_version for node in case.model.graph.node if not node.domain)
+    return tuple(onnx.defs.get_schema(node.op_type, case.opset).since_version for node in case.model.graph.node
+                 if not node.domain and onnx.defs.has(node.op_type))
 
 
 def main():

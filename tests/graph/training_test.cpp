@@ -30,6 +30,7 @@
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"
+#include "for_each_target.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -105,6 +106,31 @@ TEST_CASE("training: the same bytes for any number of threads") {
   o.executor.parallel = {};
   o.seed = 1;
   CHECK(trained() != once);
+}
+
+TEST_CASE("training: the same bytes on every target") {
+  test::random_source r(907);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 40);
+  const graph::model m = classifier(r, true);
+  graph::training_options o = quick(2);
+  o.loss.label_smoothing = 0.1;
+  graph::quantization_aware_training_options q;
+  q.training = o;
+  q.training.loss.distillation = 0.5;
+  q.weights.bits = 4;
+  q.rule = graph::activation_rule::lsq_plus;
+  std::string trained;
+  std::string quantized;
+  for_each_target([&] {
+    const std::string now = graph::to_onnx(graph::train(m, data, data, o).trained);
+    const std::string also =
+        graph::to_onnx(graph::quantization_aware_training(m, data, data, q).quantized.result);
+    CHECK((trained.empty() || now == trained));
+    CHECK((quantized.empty() || also == quantized));
+    trained = now;
+    quantized = also;
+  });
 }
 
 TEST_CASE("training: of a quantized model, few bits get back what rounding lost") {

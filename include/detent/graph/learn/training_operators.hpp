@@ -41,8 +41,8 @@ namespace graph {
 ///
 ///   Conv, ConvTranspose, Gemm, MatMul, Einsum, Attention, RotaryEmbedding
 ///   BatchNormalization (also with training_mode, of opset 14 and later), InstanceNormalization,
-///   GroupNormalization, LayerNormalization, RMSNormalization, MeanVarianceNormalization, LRN,
-///   LpNormalization, Softmax, LogSoftmax
+///   GroupNormalization, LayerNormalization, RMSNormalization, MeanVarianceNormalization,
+///   ImageScaler, LRN, LpNormalization, Softmax, LogSoftmax
 ///   MaxPool, AveragePool, LpPool and their global forms
 ///   the functions of single elements (unary_functions.hpp) but Sign, Ceil, Floor and Round; PRelu,
 ///   SwiGLU, Clip, Add, Sub, Mul, Div, Mod, Pow, Sum, Mean, Max, Min, Where
@@ -94,6 +94,7 @@ DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n) {
       {{"", "LayerNormalization"}, {.function = &g::layer_normalization}},
       {{"", "RMSNormalization"}, {.function = &g::rms_normalization}},
       {{"", "MeanVarianceNormalization"}, {.function = &g::mean_variance_normalization}},
+      {{"", "ImageScaler"}, {.function = &g::image_scaler}},
       {{"", "LRN"}, {.function = &g::local_response_normalization}},
       {{"", "LpNormalization"}, {.function = &g::lp_normalization}},
       {{"", "Softmax"}, {.function = &g::softmax}},

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
@@ -411,6 +412,40 @@ inline void run_rms_normalization(operator_context& c) {
   });
 }
 
+// --- ImageScaler
+// ----------------------------------------------------------------------------------
+
+/// The bias of each channel, from the attribute `bias`. Throws unless there is one for each.
+[[nodiscard]] inline std::span<const float> channel_biases(const operator_context& c) {
+  const attribute* a = c.n().find("bias");
+  const std::span<const float> biases = a == nullptr ? std::span<const float>() : a->floats;
+  const std::int64_t channels = c.input(0).dim(1);
+  c.require(channels < 0 || static_cast<std::size_t>(channels) == biases.size(), biases.size(),
+            " values in bias for ", channels, " channels");
+  return biases;
+}
+
+inline void infer_image_scaler(operator_context& c) {
+  infer_with_channels(c);
+  static_cast<void>(channel_biases(c));
+}
+
+/// y = scale * x + bias[channel], with the product rounded: an operator that ONNX had up to release
+/// 1.4 and that ONNX Runtime still runs.
+inline void run_image_scaler(operator_context& c) {
+  const std::span<const float> biases = channel_biases(c);
+  const float scale = c.n().get_float("scale", 1.0F);
+  const axis_view v = channel_view(c);
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    const std::span<const T> x = c.input(0).data<T>();
+    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const T product = detent::detail::rounded_product(x[i], static_cast<T>(scale));
+      y[i] = product + static_cast<T>(biases[i / v.inner % v.length]);
+    }
+  });
+}
+
 // --- MeanVarianceNormalization -------------------------------------------------------------------
 
 /// The axes over which MeanVarianceNormalization takes mean and variance.
@@ -684,6 +719,7 @@ inline constexpr operator_definition normalization_operators[] = {
      &run_rms_normalization, true},
     {"", "MeanVarianceNormalization", 1, 1, layout_support::plain, &infer_mean_variance,
      &run_mean_variance, true},
+    {"", "ImageScaler", 1, 1, layout_support::plain, &infer_image_scaler, &run_image_scaler},
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},

@@ -118,6 +118,8 @@ class opset_upgrade {
       require(n.get_int("spatial", 1) == 1, error_kind::unsupported, n.label(),
               ": spatial = 0 cannot be upgraded to opset 13");
       n.attributes.erase("spatial");
+    } else if (n.op_type == "ImageScaler") {
+      upgrade_image_scaler(n, before);
     } else if (n.op_type == "Upsample" || (n.op_type == "Resize" && from_ < 11)) {
       upgrade_resize(n);
     } else if (n.op_type == "Softmax" || n.op_type == "LogSoftmax" || n.op_type == "Hardmax") {
@@ -156,6 +158,30 @@ class opset_upgrade {
       set_input(n, i, constant(n, key, a->ints));
       n.attributes.erase(key);
     }
+  }
+
+  /// scale * x + bias[channel] is a product and a sum in opset 10 and later.
+  void upgrade_image_scaler(node& n, std::vector<node>& before) {
+    const auto in = known_.find(n.inputs[0]);
+    const attribute* bias = n.find("bias");
+    const std::vector<float> biases = bias == nullptr ? std::vector<float>() : bias->floats;
+    // One value for each channel, and 1 for each axis behind; images have two such axes.
+    shape dims(in == known_.end() ? 3 : (std::max)(in->second.rank(), std::size_t{2}) - 1, 1);
+    dims[0] = static_cast<std::int64_t>(biases.size());
+    const float scale = n.get_float("scale", 1.0F);
+    if (scale != 1.0F) {
+      node product;
+      product.op_type = "Mul";
+      product.inputs = {
+          n.inputs[0],
+          constant(n, "scale", tensor::of<float>(element_type::f32, {}, std::span(&scale, 1)))};
+      product.outputs = {names_.take(n.outputs[0] + "_scaled")};
+      n.inputs[0] = product.outputs[0];
+      before.push_back(std::move(product));
+    }
+    n.op_type = "Add";
+    set_input(n, 1, constant(n, "bias", tensor::of<float>(element_type::f32, dims, biases)));
+    n.attributes.clear();
   }
 
   /// Old forms of Resize: nearest takes element floor(x / scale), and linear does not shift by half

@@ -284,6 +284,19 @@ inline void rms_normalization(const gradient_context& c) {
   }
 }
 
+// --- ImageScaler
+// ----------------------------------------------------------------------------------
+
+/// The gradient of ImageScaler, y = scale * x + bias[channel]: scale * D.
+inline void image_scaler(const gradient_context& c) {
+  const auto scale = static_cast<double>(c.n().get_float("scale", 1.0F));
+  const std::span<const double> d = c.output_gradient();
+  const std::span<double> sum = c.gradient(0);
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    sum[i] += rounded_product(scale, d[i]);
+  }
+}
+
 // --- MeanVarianceNormalization -------------------------------------------------------------------
 
 /// The gradient of MeanVarianceNormalization, y = (x - mean) / t with t = s + 1e-9 and the standard
