@@ -3,6 +3,7 @@
 #ifndef DETENT_GRAPH_LEARN_FAKE_QUANTIZE_GRADIENT_HPP
 #define DETENT_GRAPH_LEARN_FAKE_QUANTIZE_GRADIENT_HPP
 
+#include <algorithm>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -20,6 +21,18 @@ namespace gradients {
 /// get no gradient.
 inline void straight_through(const gradient_context& c) {
   const detail::fake_quantize_operands o(c.forward);
+  if (!o.is_per_channel && c.overwrites) {
+    const quant_params p = o.one(c.forward);
+    detent::detail::require_fake_params(p, o.levels, "fake_quantize_backward");
+    detent::detail::basic_gradient_sums<false> sums;
+    sums.add(detent::detail::fake_quantizer(p.scale, p.zero_point, o.levels),
+             c.input(0).data<float>().data(), c.output_gradient().data(), c.gradient(0).data(),
+             c.gradient(0).size());
+    if (c.wants(1)) {
+      c.gradient(1)[0] += static_cast<double>(sums.finalize(1.0F).scale);
+    }
+    return;
+  }
   const std::vector<float> upstream = as_floats(c.output_gradient());
   std::vector<float> for_x(upstream.size());
   const auto x = o.view(c.input(0).data<float>().data());
@@ -32,7 +45,9 @@ inline void straight_through(const gradient_context& c) {
   } else {
     scales[0] = fake_quantize_backward(x, d, o.one(c.forward), o.levels, back).scale;
   }
-  if (c.wants(0)) {
+  if (c.overwrites) {
+    std::copy(for_x.begin(), for_x.end(), c.gradient(0).begin());
+  } else if (c.wants(0)) {
     add_to(c.gradient(0), for_x);
   }
   if (c.wants(1)) {

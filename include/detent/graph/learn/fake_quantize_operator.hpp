@@ -36,7 +36,7 @@ struct fake_quantize_operands {
               " scales and ", zero_point.count(), " zero points");
     is_per_channel = scale.count() > 1;
     if (!is_per_channel) {
-      dims[0] = x.count();
+      dims[2] = x.count();
       return;
     }
     const std::size_t axis = c.axis(c.n().get_int("axis", 0), x.rank());
