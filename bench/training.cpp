@@ -3,13 +3,13 @@
 //
 //   bench_training MODEL.onnx IMAGES.npy LABELS.npy BITS_OF_WEIGHTS BITS_OF_ACTIVATIONS EPOCHS
 //
-// Prints a line "epoch loss seconds" for each epoch: the mean loss of its steps, and the time that
-// its batches take, from gathering the samples to the step of the optimizer. Calibration and the
-// validation behind each epoch are not timed. bench/training.py puts this beside PyTorch.
-#include <chrono>
+// Prints a line "epoch loss seconds" for each epoch: the mean loss of its steps, and the processor
+// time that its batches take, from gathering the samples to the step of the optimizer. Calibration
+// and the validation behind each epoch are not timed. bench/training.py puts this beside PyTorch.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <span>
 #include <string>
@@ -22,17 +22,16 @@
 namespace {
 
 namespace graph = detent::graph;
-using steady = std::chrono::steady_clock;
 
 int run(char** arguments) {
   const graph::model m = graph::read_onnx(arguments[1]);
   const graph::training_data samples = graph::in_memory(
       {{m.inputs.at(0).name, graph::read_npy(arguments[2])}}, graph::read_npy(arguments[3]));
   constexpr std::size_t batch_size = 32;
-  steady::time_point begin;
+  std::clock_t begin = 0;
   graph::training_data timed = samples;
   timed.batch = [&](std::span<const std::size_t> indices) {
-    begin = steady::now();
+    begin = std::clock();
     return samples.batch(indices);
   };
   graph::quantization_aware_training_options options;
@@ -44,7 +43,7 @@ int run(char** arguments) {
   options.training.schedule.schedule = graph::learning_rate_schedule::constant;
   double seconds = 0.0;
   options.training.on_step = [&](std::size_t, std::size_t, double) {
-    seconds += std::chrono::duration<double>(steady::now() - begin).count();
+    seconds += static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   };
   options.training.on_epoch = [&](const graph::epoch_report& r) {
     std::printf("%zu %.6f %.6f\n", r.epoch, r.loss, seconds);

@@ -11,8 +11,8 @@ Needs a Python with torch, numpy and onnx. Forms of PyTorch's fake quantizers, a
     observed  FusedMovingAvgObsFakeQuantize, which prepare_qat() uses: ranges are observed, and scales not trained
 
 BatchNormalization is folded into the layers on both sides. The optimizer is AdamW, and of PyTorch's implementations of
-it (for each constant, or for all of them at once) the faster one counts. An epoch is timed from gathering the samples of
-a batch to the step of the optimizer. Runs take turns; the table has the median epoch of each, without the first of a
+it (for each constant, or for all of them at once) the faster one counts. An epoch is the processor time of its batches,
+from gathering the samples to the step of the optimizer. Runs take turns; the table has the median epoch of each, without the first of a
 run, and the losses of the first epoch and the last, which must fall."""
 
 import argparse
@@ -141,14 +141,14 @@ def train(path, images, labels, bits, epochs, form, together):
         seconds = 0.0
         total = 0.0
         for first in range(0, len(order), BATCH):
-            begin = time.perf_counter()
+            begin = time.process_time()
             batch = order[first : first + BATCH]
             loss = nn.functional.cross_entropy(network(images[batch]), labels[batch])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             value = loss.item()
-            seconds += time.perf_counter() - begin
+            seconds += time.process_time() - begin
             total += value * len(batch) / len(order)
         reports.append((total, seconds))
     return reports
@@ -186,7 +186,7 @@ def main():
             reports = side()
             seconds[name] += [s for _, s in reports[1:]]
             losses[name] = (reports[0][0], reports[-1][0])
-    print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, 'cpu') else ''}")
+    print(f"torch {torch.__version__}; ours / PyTorch's")
     own = statistics.median(seconds["ours"])
     for name in sides:
         middle = statistics.median(seconds[name])
