@@ -12,8 +12,8 @@ Needs a Python with torch, numpy and onnx. Forms of PyTorch's fake quantizers, a
 
 BatchNormalization is folded into the layers on both sides. The optimizer is AdamW, and of PyTorch's implementations of
 it (for each constant, or for all of them at once) the faster one counts. An epoch is the processor time of its batches,
-from gathering the samples to the step of the optimizer. Runs take turns; the table has the median epoch of each, without the first of a
-run, and the losses of the first epoch and the last, which must fall."""
+from gathering the samples to the step of the optimizer. Runs take turns; the table has the median epoch of each, without
+the first of a run, and the losses of the first epoch and the last, which must fall."""
 
 import argparse
 import statistics
