@@ -376,11 +376,11 @@ class documented_sums {
       const auto begin = terms_.begin() + static_cast<std::ptrdiff_t>(first);
       const auto end =
           terms_.begin() + static_cast<std::ptrdiff_t>(std::min(first + 1024, terms_.size()));
-      double block = 0.0;
+      std::array<double, 8> s{};
       for (auto term = begin; term != end; ++term) {
-        block += *term;
+        s[static_cast<std::size_t>(term - begin) % 8] += *term;
       }
-      total += block;
+      total += ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
     }
     return static_cast<float>(total * static_cast<double>(factor));
   }
@@ -501,6 +501,7 @@ TEST_CASE("backward: the bits of the definitions") {
 
 TEST_CASE("backward: sums go in blocks of 1024 elements") {
   CHECK(reference::gradient_block == 1024);
+  CHECK(reference::gradient_lanes == 8);
   random_source random(7);
   INFO("seed ", random.seed());
   const quant_params p{0.37F, 4};

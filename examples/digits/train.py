@@ -296,6 +296,8 @@ def main():
     folder, model_path = arguments.output, str(arguments.output / "digits.onnx")
     train_rows, test_rows = load_split()
     arrays = {"calibration_images": train_rows[0][:CALIBRATION_ROWS],
+              "training_images": train_rows[0].astype(np.uint8),
+              "training_labels": train_rows[1],
               "test_images": test_rows[0], "test_labels": test_rows[1]}
 
     if not arguments.check:

@@ -321,6 +321,17 @@ TEST_CASE("training: the loss takes what goes into a Softmax") {
       graph::quantization_aware_training(probabilities, data, data, {.training = quick(1)});
   CHECK(q.quantized.result.outputs[0].name == "probabilities");
   CHECK(q.epochs[0].loss < 2.0);
+  // Also where an Identity stands behind the Softmax.
+  graph::model passed_on = probabilities;
+  graph::node identity;
+  identity.op_type = "Identity";
+  identity.inputs = {"probabilities"};
+  identity.outputs = {"passed_on"};
+  passed_on.nodes.push_back(identity);
+  passed_on.outputs[0].name = "passed_on";
+  const graph::training_result c = graph::train(passed_on, data, data, quick(2));
+  CHECK(c.epochs[1].loss == a.epochs[1].loss);
+  CHECK(c.epochs[1].validation_loss == a.epochs[1].validation_loss);
 }
 
 TEST_CASE("training: which constants are trained") {

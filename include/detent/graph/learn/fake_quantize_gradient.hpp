@@ -3,6 +3,7 @@
 #ifndef DETENT_GRAPH_LEARN_FAKE_QUANTIZE_GRADIENT_HPP
 #define DETENT_GRAPH_LEARN_FAKE_QUANTIZE_GRADIENT_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -52,6 +53,20 @@ namespace gradients {
 inline void straight_through(const gradient_context& c) {
   const detail::fake_quantize_operands o(c.forward);
   const bool is_fixed = c.n().get_int("fixed", 0) != 0;
+  const bool has_offset = c.forward.has_input(4);
+  const bool clips = c.n().get_int("clips", 0) != 0;
+  if (!o.is_per_channel && c.overwrites && !has_offset && !clips) {
+    const quant_params p = o.one(c.forward);
+    detent::detail::require_fake_params(p, o.levels, "fake_quantize_backward");
+    detent::detail::basic_gradient_sums<false> sums;
+    sums.add(detent::detail::fake_quantizer(p.scale, p.zero_point, o.levels),
+             c.input(0).data<float>().data(), c.output_gradient().data(), c.gradient(0).data(),
+             c.gradient(0).size());
+    if (c.wants(1) && !is_fixed) {
+      c.gradient(1)[0] += static_cast<double>(sums.finalize(1.0F).scale);
+    }
+    return;
+  }
   const std::vector<float> upstream = as_floats(c.output_gradient());
   std::vector<float> for_x(upstream.size());
   const auto x = o.view(c.input(0).data<float>().data());
@@ -65,7 +80,7 @@ inline void straight_through(const gradient_context& c) {
     const quant_params p = o.one(c.forward);
     const quant_params_gradient g = fake_quantize_backward(x, d, p, o.levels, back);
     scales[0] = g.scale;
-    if (c.forward.has_input(4)) {
+    if (has_offset) {
       // The gradient of a real zero point is the sum of -scale * D outside the grid.
       const double outside = -static_cast<double>(g.zero_point) / static_cast<double>(p.scale);
       scales[0] = static_cast<float>(static_cast<double>(g.scale) +
@@ -73,12 +88,14 @@ inline void straight_through(const gradient_context& c) {
       if (c.wants(4) && !is_fixed) {
         c.gradient(4)[0] += outside;
       }
-    } else if (c.n().get_int("clips", 0) != 0) {
+    } else if (clips) {
       scales[0] = static_cast<float>(
           clip_gradient(c.input(0).data<float>(), c.output_gradient(), p, o.levels));
     }
   }
-  if (c.wants(0)) {
+  if (c.overwrites) {
+    std::copy(for_x.begin(), for_x.end(), c.gradient(0).begin());
+  } else if (c.wants(0)) {
     add_to(c.gradient(0), for_x);
   }
   if (c.wants(1) && !is_fixed) {

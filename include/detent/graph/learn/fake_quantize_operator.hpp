@@ -63,7 +63,7 @@ struct fake_quantize_operands {
           " elements for ", scale.count(), " scales");
     }
     if (!is_per_channel) {
-      dims[0] = x.count();
+      dims[2] = x.count();
       return;
     }
     const std::size_t axis = c.axis(c.n().get_int("axis", 0), x.rank());

@@ -8,6 +8,7 @@
 #ifndef DETENT_GRAPH_LEARN_GRADIENT_HPP
 #define DETENT_GRAPH_LEARN_GRADIENT_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -26,11 +27,39 @@
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/run/buffer_pool.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/registry.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
+
+namespace detail {
+
+/// Vectors that were used and are not needed any more. They save the heap, which gives large blocks
+/// back to the system, from getting them again for each node.
+class spare_vectors {
+ public:
+  /// A vector of `count` zeros: one of those given back if one has the place.
+  [[nodiscard]] std::vector<double> zeros(std::size_t count) {
+    const auto found = vectors_.lower_bound(count);
+    if (found == vectors_.end() || found->first > 2 * count) {
+      return std::vector<double>(count);
+    }
+    std::vector<double> taken = std::move(found->second);
+    vectors_.erase(found);
+    taken.assign(count, 0.0);
+    return taken;
+  }
+  void give_back(std::vector<double> vector) {
+    vectors_.emplace(vector.capacity(), std::move(vector));
+  }
+
+ private:
+  std::multimap<std::size_t, std::vector<double>> vectors_;  // by capacity
+};
+
+}  // namespace detail
 
 /// Runs a small float model forwards and backwards. It keeps all values of the last forward run,
 /// and its constants may change between runs. The operators are those of the executor, so that
@@ -57,7 +86,10 @@ class gradient_graph {
   /// is one in backward() if a gradient has to pass through it.
   explicit gradient_graph(model m, executor_options options = {},
                           const operator_registry& registry = training_operators())
-      : model_(std::move(m)), options_(std::move(options)), registry_(&registry) {
+      : model_(std::move(m)),
+        options_(std::move(options)),
+        registry_(&registry),
+        buffers_(options_.max_memory_bytes, true) {
     require_supported(model_, registry);
   }
 
@@ -94,7 +126,7 @@ class gradient_graph {
               "gradient_graph: input '", v.name, "' is missing");
       values_[v.name] = to_plain(found->second);
     }
-    detail::run_resources resources(options_);
+    detail::run_resources resources(options_, buffers_);
     for (const node& n : model_.nodes) {
       std::vector<tensor> arguments;
       for (const std::string& name : n.inputs) {
@@ -203,12 +235,20 @@ class gradient_graph {
     }
     if (any) {
       const gradient_definition& gradient = gradient_of(n, c, gradients);
+      c.overwrites = gradient.in_place && overwrites(n, c, wanted, gradients);
+      if (c.overwrites) {
+        auto moved = gradients.extract(n.outputs[0]);
+        moved.key() = n.inputs[0];
+        gradients.insert(std::move(moved));
+      }
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         c.input_gradients.emplace_back();
         if (c.wanted[i]) {
           require_type(n, gradient, n.inputs[i]);
           std::vector<double>& sum = gradients[n.inputs[i]];
-          sum.resize(inputs[i].count());
+          if (sum.size() != inputs[i].count()) {
+            sum = spare_.zeros(inputs[i].count());
+          }
           c.input_gradients.back() = sum;
         }
       }
@@ -223,10 +263,23 @@ class gradient_graph {
       gradient.function(c);
     }
     for (const std::string& name : n.outputs) {
-      if (wanted.count(name) == 0) {
-        gradients.erase(name);
+      const auto found = gradients.find(name);
+      if (found != gradients.end() && wanted.count(name) == 0) {
+        spare_.give_back(std::move(found->second));
+        gradients.erase(found);
       }
     }
+  }
+
+  /// Whether nobody else needs the gradient of output 0, and nothing has been added to that of
+  /// input 0, which has its size.
+  [[nodiscard]] bool overwrites(const node& n, const gradient_context& c,
+                                const std::set<std::string>& wanted,
+                                const gradient_map& gradients) const {
+    return c.wants(0) && !c.output_gradients[0].empty() && wanted.count(n.outputs[0]) == 0 &&
+           gradients.count(n.inputs[0]) == 0 &&
+           std::count(n.inputs.begin(), n.inputs.end(), n.inputs[0]) == 1 &&
+           value(n.inputs[0]).count() == c.output_gradients[0].size();
   }
 
   /// The gradient of the node's operator. Throws unsupported, naming the node, if there is none, or
@@ -257,6 +310,8 @@ class gradient_graph {
   model model_;
   executor_options options_;
   const operator_registry* registry_;
+  detail::buffer_pool buffers_;
+  mutable detail::spare_vectors spare_;
   std::map<std::string, tensor> values_;
 };
 

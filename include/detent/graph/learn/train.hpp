@@ -77,14 +77,21 @@ inline void require_valid(const training_options& o) {
 }
 
 /// The logits of an output: what goes into the Softmax or LogSoftmax along the last axis that makes
-/// it, or else the output itself. Cross entropy takes logits, and both give the same order of
-/// classes.
+/// it, also where Identity nodes stand behind, or else the output itself. Cross entropy takes
+/// logits, and both give the same order of classes.
 [[nodiscard]] inline std::string logits_of(const model& m, const std::string& output) {
-  for (const node& n : m.nodes) {
-    if (!n.outputs.empty() && n.outputs[0] == output && (n.is("Softmax") || n.is("LogSoftmax")) &&
-        n.get_int("axis", -1) == -1) {
-      return n.inputs[0];
+  std::string made = output;
+  for (auto n = m.nodes.rbegin(); n != m.nodes.rend(); ++n) {
+    if (n->outputs.empty() || n->outputs[0] != made) {
+      continue;
     }
+    if ((n->is("Softmax") || n->is("LogSoftmax")) && n->get_int("axis", -1) == -1) {
+      return n->inputs[0];
+    }
+    if (!n->is("Identity")) {
+      return output;
+    }
+    made = n->inputs[0];
   }
   return output;
 }

@@ -22,8 +22,11 @@ namespace detail {
 struct run_resources {
   /// `reuses_memory`: buffers that are freed are kept for later runs.
   explicit run_resources(executor_options o, bool reuses_memory = false)
+      : run_resources(o, buffer_pool(o.max_memory_bytes, reuses_memory)) {}
+  /// Shares the buffers and the limit of a pool.
+  run_resources(executor_options o, buffer_pool shared)
       : options(std::move(o)),
-        pool(options.max_memory_bytes, reuses_memory),
+        pool(std::move(shared)),
         allocate([this](std::size_t bytes) { return pool.allocate(bytes); }) {
     work.max_iterations = options.max_iterations;
     work.max_multiply_adds = options.max_multiply_adds;

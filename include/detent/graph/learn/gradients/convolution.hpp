@@ -15,6 +15,7 @@
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
+#include <detent/graph/learn/gradients/exact_products.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/padded_lines.hpp>
 #include <detent/graph/learn/gradients/sums.hpp>
@@ -125,11 +126,7 @@ inline void bias_of_channels(const gradient_context& c) {
   const std::size_t pixels = element_count(spatial(c.output().dims()));
   const std::span<const double> d = c.output_gradient();
   for (std::size_t i = 0; pixels > 0 && i < d.size() / pixels; ++i) {
-    double sum = 0.0;
-    for (const double v : d.subspan(i * pixels, pixels)) {
-      sum += v;
-    }
-    c.gradient(2)[i % channels] += sum;
+    c.gradient(2)[i % channels] += sum_of(d.subspan(i * pixels, pixels));
   }
 }
 
@@ -139,49 +136,58 @@ inline void bias_of_channels(const gradient_context& c) {
 /// the weight w of the tap:
 ///
 ///   dw += sum of X D,  dX += w D
+///
+/// Some groups are taken at once, so that the channels of an image are neighbours in memory.
 inline void depthwise_convolution(const gradient_context& c, const padded_lines& lines,
                                   std::size_t outputs) {
+  constexpr std::size_t at_once = 8;
   const auto batch = static_cast<std::size_t>(c.input(0).dim(0));
   const auto groups = static_cast<std::size_t>(c.input(0).dim(1));
   const std::size_t taps = lines.offsets().size();
+  const std::size_t reach = lines.offsets().back();
   const float* x = c.input(0).data<float>().data();
   const float* weights = c.input(1).data<float>().data();
   const double* upstream = c.output_gradient().data();
-  detent::detail::run_parallel(*c.forward.parallel, groups, [&](std::size_t group) {
-    std::vector<double> image(lines.size(), 0.0);
-    std::vector<double> d(lines.length(), 0.0);
-    std::vector<double> sum(lines.size(), 0.0);
-    for (std::size_t n = 0; n < batch; ++n) {
-      const std::size_t pixels = (n * groups + group) * lines.pixels();
+  const auto one_image = [&](std::size_t n, std::size_t group, std::vector<double>& image,
+                             std::vector<double>& d, std::vector<double>& sum) {
+    const std::size_t pixels = (n * groups + group) * lines.pixels();
+    if (c.wants(1)) {
+      lines.for_each_pixel([&](std::size_t at, std::size_t pixel) {
+        image[at] = static_cast<double>(x[pixels + pixel]);
+      });
+    }
+    for (std::size_t o = group * outputs; o < (group + 1) * outputs; ++o) {
+      const double* from = upstream + (n * groups * outputs + o) * lines.positions();
+      double* const to = d.data() + reach;
+      lines.for_each_position([&](std::size_t at, std::size_t position) {
+        to[at] = static_cast<double>(static_cast<float>(from[position]));
+      });
       if (c.wants(1)) {
-        lines.for_each_pixel([&](std::size_t at, std::size_t pixel) {
-          image[at] = static_cast<double>(x[pixels + pixel]);
-        });
-      }
-      for (std::size_t o = group * outputs; o < (group + 1) * outputs; ++o) {
-        const double* from = upstream + (n * groups * outputs + o) * lines.positions();
-        lines.for_each_position([&](std::size_t at, std::size_t position) {
-          d[at] = static_cast<double>(static_cast<float>(from[position]));
-        });
-        for (std::size_t k = 0; k < taps; ++k) {
-          const std::size_t offset = lines.offsets()[k];
-          if (c.wants(1)) {
-            c.gradient(1)[o * taps + k] +=
-                dot_of_exact_products(d.size(), d.data(), image.data() + offset);
-          }
-          if (c.wants(0)) {
-            detent::detail::add_scaled(d.size(), static_cast<double>(weights[o * taps + k]),
-                                       d.data(), sum.data() + offset);
-          }
-        }
+        add_all_dots(lines.length(), to, image.data(), lines.offsets(),
+                     c.gradient(1).data() + o * taps);
       }
       if (c.wants(0)) {
-        double* to = c.gradient(0).data() + pixels;
-        lines.for_each_pixel([&](std::size_t at, std::size_t pixel) { to[pixel] += sum[at]; });
-        std::fill(sum.begin(), sum.end(), 0.0);
+        add_shifted(lines.size(), weights + o * taps, lines.offsets(), to, sum.data());
       }
     }
-  });
+    if (c.wants(0)) {
+      double* to = c.gradient(0).data() + pixels;
+      lines.for_each_pixel([&](std::size_t at, std::size_t pixel) { to[pixel] += sum[at]; });
+      std::fill(sum.begin(), sum.end(), 0.0);
+    }
+  };
+  detent::detail::run_parallel(
+      *c.forward.parallel, (groups + at_once - 1) / at_once, [&](std::size_t piece) {
+        std::vector<double> image(lines.size(), 0.0);
+        std::vector<double> d(lines.size() + reach, 0.0);  // zeros before and behind the positions
+        std::vector<double> sum(lines.size(), 0.0);
+        const std::size_t end = (std::min)(groups, (piece + 1) * at_once);
+        for (std::size_t n = 0; n < batch; ++n) {
+          for (std::size_t group = piece * at_once; group < end; ++group) {
+            one_image(n, group, image, d, sum);
+          }
+        }
+      });
 }
 
 /// The gradient of Conv. For each group, with the patches X [K, pixels] of some images side by

@@ -42,6 +42,9 @@ class gradient_context {
   /// not wanted.
   std::vector<std::span<double>> input_gradients;
   std::vector<bool> wanted;  ///< For each input, whether its gradient is wanted.
+  /// Whether the gradient of input 0 is in the very buffer of the gradient of output 0 and is to be
+  /// written over it, not added. Only for functions with gradient_definition::in_place.
+  bool overwrites = false;
 
   /// The node to which the operator is applied.
   [[nodiscard]] const node& n() const noexcept { return forward.n(); }
@@ -73,6 +76,9 @@ struct gradient_definition {
   /// Whether the function takes inputs and outputs of all floating-point types; otherwise it takes
   /// float32 alone.
   bool any_floating = false;
+  /// Whether the function can write the gradient of input 0, which has the size of output 0, over
+  /// that of output 0; see gradient_context::overwrites.
+  bool in_place = false;
   /// Tells whether this node has the gradient, for operators of which only some forms have one;
   /// null if all have it.
   bool (*applies)(const node&) = nullptr;

@@ -35,6 +35,9 @@ namespace gradients {
 /// element for element.
 inline void same_elements(const gradient_context& c) {
   const std::span<const double> d = c.output_gradient();
+  if (c.overwrites) {
+    return;
+  }
   for (std::size_t i = 0; c.wants(0) && i < d.size(); ++i) {
     c.gradient(0)[i] += d[i];
   }

@@ -197,11 +197,20 @@ void unary_function(const gradient_context& c) {
   const auto y = c.output().data<float>();
   const std::span<const double> d = c.output_gradient();
   const std::span<double> sum = c.gradient(0);
+  const auto slope_at = [&](std::size_t i) {
+    return slope(f, static_cast<double>(x[i]), static_cast<double>(y[i]));
+  };
   ops::for_pieces(c.forward, x.size(), ops::is_cheap<F> ? ops::cheap_piece : ops::costly_piece,
                   [&](std::size_t begin, std::size_t end) {
+                    if (c.overwrites) {
+                      double* to = sum.data();
+                      for (std::size_t i = begin; i < end; ++i) {
+                        to[i] *= slope_at(i);
+                      }
+                      return;
+                    }
                     for (std::size_t i = begin; i < end; ++i) {
-                      sum[i] += rounded_product(
-                          d[i], slope(f, static_cast<double>(x[i]), static_cast<double>(y[i])));
+                      sum[i] += rounded_product(d[i], slope_at(i));
                     }
                   });
 }

@@ -61,21 +61,22 @@ inline void add_to(std::span<double> sum, std::span<const float> values, double 
   }
 }
 
-/// The sum of a[i] * b[i] for products that are exact, such as those of doubles that were floats.
-/// It is made in four parts, which does not wait for one addition after the other.
-[[nodiscard]] inline double dot_of_exact_products(std::size_t n, const double* a, const double* b) {
-  double sums[4] = {0.0, 0.0, 0.0, 0.0};
+/// The sum of n values: value i is added to the sum s[i % 8], and the result is
+/// ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])), which does not wait for one
+/// addition after the other.
+[[nodiscard]] inline double sum_of(std::span<const double> values) {
+  constexpr std::size_t lanes = 8;
+  std::array<double, lanes> s{};
   std::size_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    sums[0] += a[i] * b[i];
-    sums[1] += a[i + 1] * b[i + 1];
-    sums[2] += a[i + 2] * b[i + 2];
-    sums[3] += a[i + 3] * b[i + 3];
+  for (; i + lanes <= values.size(); i += lanes) {
+    for (std::size_t k = 0; k < lanes; ++k) {
+      s[k] += values[i + k];
+    }
   }
-  for (; i < n; ++i) {
-    sums[0] += a[i] * b[i];
+  for (std::size_t k = 0; i < values.size(); ++i, ++k) {
+    s[k] += values[i];
   }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
 }
 
 /// Calls each(k, o, i) for all elements i of the output in order, where k is the element of an
