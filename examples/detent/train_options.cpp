@@ -155,6 +155,10 @@ void train_options::add_quantization() {
   command_.add_option("--observe-for", a_.options.schedule.observe_for.epochs,
                       "Epochs in which ranges of activations are moving averages of the batches "
                       "(qat)");
+  command_.add_option(
+      "--freeze-statistics-after", freeze_statistics_after_,
+      "Epochs in which BatchNormalization is trained, folded in each step, with the "
+      "statistics of batches; then they are frozen (qat)");
   command_
       .add_option("--averaging", a_.options.schedule.averaging,
                   "Weight of a batch in these averages")
@@ -217,6 +221,10 @@ void train_options::complete_quantization() {
                     : rule_ == "lsq-plus"       ? graph::activation_rule::lsq_plus
                     : rule_ == "pact"           ? graph::activation_rule::pact
                                                 : graph::activation_rule::lsq;
+  if (has("--freeze-statistics-after")) {
+    a_.options.schedule.freeze_statistics_after =
+        graph::training_span{.epochs = freeze_statistics_after_};
+  }
   a_.options.weights.per_channel = granularity_ == "per-channel";
 }
 
@@ -244,7 +252,8 @@ void train_options::require_effect() const {
   refuse(!a_.is_quantized, "--approach float",
          {"--bits-weights", "--bits-activations", "--activations", "--granularity", "--method",
           "--calibration-samples", "--format", "--distill", "--temperature", "--scale-rate",
-          "--rule", "--clip-penalty", "--quantize-after", "--observe-for", "--averaging"});
+          "--rule", "--clip-penalty", "--quantize-after", "--observe-for", "--averaging",
+          "--freeze-statistics-after"});
   refuse(rule_ != "pact", "--rule " + rule_, {"--clip-penalty"});
   refuse(!has("--observe-for"), "training without --observe-for", {"--averaging"});
   if (a_.options.schedule.quantize_after.epochs >= a_.options.training.epochs) {

@@ -43,6 +43,7 @@ class train_options {
   double clip_gradients_ = 0.0;
   double flip_ = 0.0;
   std::size_t shift_ = 0;
+  std::size_t freeze_statistics_after_ = 0;
 };
 
 }  // namespace detent_cli

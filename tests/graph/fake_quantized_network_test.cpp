@@ -15,13 +15,17 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/learn/fold_normalization.hpp>
 #include <detent/graph/learn/gradient.hpp>
 #include <detent/graph/learn/make_fake_quantize.hpp>
+#include <detent/graph/learn/train.hpp>
+#include <detent/graph/learn/trainer.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/ops/bias_code.hpp>
 #include <detent/graph/quantize/fake_quantized_network.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
@@ -403,4 +407,208 @@ TEST_CASE("fake-quantized network: while quantizers are off, it is the float net
     }
     CHECK(scales_of_weights >= 5);
   }
+}
+
+namespace {
+
+/// A convolution, a grouped one and a Gemm, each with a BatchNormalization behind it.
+graph::model normalized_layers(test::random_source& r) {
+  model_builder b;
+  b.input("x", {-1, 2, 5, 5});
+  std::size_t count = 0;
+  const auto normalized = [&](const std::string& y, std::int64_t channels) {
+    const std::string n = std::to_string(count++);
+    return b.add("BatchNormalization",
+                 {y, b.constant("gamma" + n, random_floats(r, {channels}, 0.5F, 1.5F)),
+                  b.constant("beta" + n, random_floats(r, {channels}, -0.5F, 0.5F)),
+                  b.constant("mean" + n, random_floats(r, {channels}, -0.5F, 0.5F)),
+                  b.constant("variance" + n, random_floats(r, {channels}, 0.5F, 1.5F))},
+                 {{"epsilon", real(0.01F)}, {"momentum", real(0.75F)}});
+  };
+  std::string y = b.add("Conv", {"x", b.constant("w0", random_floats(r, {4, 2, 3, 3}, -0.5F, 0.5F)),
+                                 b.constant("b0", random_floats(r, {4}, -0.5F, 0.5F))});
+  y = b.add("Relu", {normalized(y, 4)});
+  y = b.add("Conv", {y, b.constant("w1", random_floats(r, {6, 2, 3, 3}, -0.5F, 0.5F))},
+            {{"group", number(2)}});
+  y = b.add("Flatten", {b.add("Relu", {normalized(y, 6)})});
+  y = b.add("Gemm", {y, b.constant("w2", random_floats(r, {6, 3}, -0.5F, 0.5F))});
+  b.output(normalized(y, 3));
+  return b.get();
+}
+
+std::vector<graph::folded_normalization> normalizations_of(graph::model m) {
+  std::vector<graph::folded_normalization> found;
+  graph::fold_batch_norm(m, &found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("fake-quantized network: trained normalizations are folded as they are exported") {
+  test::random_source r(914);
+  INFO("seed ", r.seed());
+  const graph::model m = normalized_layers(r);
+  const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
+  for (const std::size_t bits : std::initializer_list<std::size_t>{3, 8}) {
+    for (const bool per_channel : {false, true}) {
+      const quantized_network n(
+          m, samples,
+          {.activations = {.bits = bits}, .weights = {.per_channel = per_channel, .bits = bits}});
+      const graph::fake_quantized_network network(
+          n.q.plan, n.q.parameters, n.scales, graph::activation_rule::lsq, normalizations_of(m));
+      const auto constants = network.constants(true, true);
+      std::set<std::string> names;
+      for (const graph::trained_constant& c : constants) {
+        CHECK(names.insert(c.name).second);
+      }
+      for (const char* name :
+           {"w0", "gamma0", "beta0", "w1", "gamma1", "beta1", "w2", "gamma2", "beta2"}) {
+        CHECK(names.count(std::string(name) + "_trained") == 1);
+      }
+      CHECK(test::count(network.network(), "FoldNormalization") == 3);
+      graph::model trained = network.network();
+      for (std::size_t step = 0; step < 3; ++step) {
+        const graph::model now = network.exported(trained).result;
+        CHECK(test::count(now, "BatchNormalization") == 0);
+        graph::gradient_graph simulated(trained);
+        for (const auto& sample : samples) {
+          CHECK(bits_apart(simulated, trained.outputs[0].name, graph::for_execution(now), sample) ==
+                0);
+        }
+        disturb(trained, constants, r);
+      }
+    }
+  }
+}
+
+TEST_CASE("fake-quantized network: normalizations take the statistics of the batch, then freeze") {
+  test::random_source r(915);
+  INFO("seed ", r.seed());
+  const graph::model m = normalized_layers(r);
+  const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
+  const quantized_network n(m, samples, {});
+  const graph::fake_quantized_network network(n.q.plan, n.q.parameters, n.scales,
+                                              graph::activation_rule::lsq, normalizations_of(m));
+  const auto near = [](const tensor& a, const tensor& b, float bound) {
+    const auto x = values_of<float>(a);
+    const auto y = values_of<float>(b);
+    REQUIRE(x.size() == y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CHECK(std::fabs(x[i] - y[i]) <= bound);
+    }
+  };
+  // Without fake quantizers it is the float network in training form, and so are the statistics,
+  // but for the bias of the first layer; with 8 bits its variance is close.
+  graph::gradient_graph real(graph::training_form(m));
+  real.forward(samples[0]);
+  for (const bool quantizes : {false, true}) {
+    const graph::model batch = network.network({.quantizes = quantizes, .batch_statistics = true});
+    CHECK(test::count(batch, "BatchNormalization") == 3);
+    CHECK(test::count(batch, "QLinearConv") == 0);
+    graph::gradient_graph g(batch);
+    g.forward(samples[0]);
+    if (!quantizes) {
+      near(g.value(batch.outputs[0].name), real.value(m.outputs[0].name), 1e-4F);
+    }
+    // Values behind the first quantized normalization leave the ranges of the running statistics.
+    for (std::size_t i = 0; i < (quantizes ? 1 : 3); ++i) {
+      std::size_t at = 0;
+      const auto statistics = [&](const graph::model& from) -> const graph::node& {
+        at = 0;
+        for (const graph::node& node : from.nodes) {
+          if (node.is("BatchNormalization") && at++ == i) {
+            return node;
+          }
+        }
+        return from.nodes.front();
+      };
+      const graph::node& a = statistics(batch);
+      const graph::node& e = statistics(real.graph_model());
+      near(g.value(a.outputs[2]), real.value(e.outputs[2]), quantizes ? 0.02F : 1e-4F);
+      if (i > 0) {
+        near(g.value(a.outputs[1]), real.value(e.outputs[1]), quantizes ? 0.02F : 1e-4F);
+      }
+    }
+  }
+  // Running statistics follow the batches of a trainer until they are frozen.
+  graph::training_options o;
+  o.loss.target = graph::training_target::values;
+  const graph::model batch = network.network({.batch_statistics = true});
+  graph::trainer t(batch, network.constants(true, true), o, 4, batch.outputs[0].name);
+  const graph::training_batch of{samples[0], random_floats(r, {16, 3}, -1.0F, 1.0F)};
+  const auto mean = [&] { return values_of<float>(t.network().initializers.at("mean1_trained")); };
+  const auto begin = mean();
+  static_cast<void>(t.step(of));
+  const auto moved = mean();
+  CHECK(moved != begin);
+  t.use_nodes(network.network());
+  static_cast<void>(t.step(of));
+  CHECK(mean() == moved);
+  const auto gamma = values_of<float>(t.network().initializers.at("gamma1_trained"));
+  static_cast<void>(t.step(of));
+  CHECK(values_of<float>(t.network().initializers.at("gamma1_trained")) != gamma);
+}
+
+TEST_CASE("fake-quantized network: the gradient of a folded normalization") {
+  test::random_source r(916);
+  INFO("seed ", r.seed());
+  model_builder b;
+  for (const char* name : {"w", "scale", "shift", "mean", "variance"}) {
+    b.input(name, {});
+  }
+  b.get().nodes.push_back(
+      graph::make_fold_normalization({"w", "scale", "shift", "mean", "variance"},
+                                     {"w_folded", "b_folded", "factor"}, 1, 2, 0.05F));
+  b.get().opsets["detent"] = 1;
+  b.output("w_folded");
+  tensors inputs{{"w", random_floats(r, {2, 3, 4}, -1.0F, 1.0F)}};
+  for (const char* name : {"scale", "shift", "mean", "variance"}) {
+    inputs[name] = random_floats(r, {3}, 0.5F, 1.5F);
+  }
+  graph::gradient_graph g(b.get());
+  g.forward(inputs);
+  CHECK(g.value("factor").dims() == shape{3, 1, 1});
+  const auto random = [&](std::size_t count) {
+    std::vector<double> d;
+    for (std::size_t i = 0; i < count; ++i) {
+      d.push_back(static_cast<double>(r.real(-1.0F, 1.0F)));
+    }
+    return d;
+  };
+  const std::vector<double> dw = random(24);
+  const std::vector<double> db = random(3);
+  const std::vector<double> df = random(3);
+  std::map<std::string, std::vector<double>> at;
+  for (const auto& [name, t] : inputs) {
+    at[name] = doubles(t);
+  }
+  const auto loss = [&] {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < 24; ++i) {
+      const std::size_t k = i / 4 % 3;
+      const double factor =
+          at["scale"][k] / std::sqrt(at["variance"][k] + static_cast<double>(0.05F));
+      sum += dw[i] * at["w"][i] * factor;
+      if (i < 12 && i % 4 == 0) {
+        sum += df[k] * factor + db[k] * (at["shift"][k] - at["mean"][k] * factor);
+      }
+    }
+    return sum;
+  };
+  const auto found = g.backward({{"w_folded", dw}, {"b_folded", db}, {"factor", df}},
+                                {"w", "scale", "shift", "mean", "variance"});
+  for (const char* name : {"w", "scale", "shift"}) {
+    for (std::size_t i = 0; i < at[name].size(); ++i) {
+      const double x = at[name][i];
+      at[name][i] = x + 1e-5;
+      const double up = loss();
+      at[name][i] = x - 1e-5;
+      const double down = loss();
+      at[name][i] = x;
+      INFO(name, " ", i);
+      CHECK(found.at(name)[i] == doctest::Approx((up - down) / 2e-5).epsilon(1e-5));
+    }
+  }
+  CHECK(found.at("mean") == std::vector<double>(3, 0.0));
+  CHECK(found.at("variance") == std::vector<double>(3, 0.0));
 }

@@ -114,6 +114,7 @@ const std::map<std::string_view, std::vector<std::string_view>>& without_gradien
         "com.microsoft.QLinearSigmoid",
         "com.microsoft.QuantizeLinear",
         "detent.Lookup",
+        "detent.OffsetZeroPoint",
         "detent.QLinearAdd",
         "detent.QLinearAveragePool",
         "detent.QLinearConcat",

@@ -152,6 +152,7 @@ TEST_CASE("training checkpoint: quantizers that are switched on, observed and cl
       CHECK(graph::to_onnx(later.quantized.result) == bytes);
       check_same(later.epochs, whole.epochs);
     }
+    CHECK(whole.epochs[0].scales != whole.epochs[4].scales);
     const auto refused = [&](std::initializer_list<std::string_view> words) {
       check_graph_error(detent::error_kind::invalid_argument, words, [&] {
         static_cast<void>(graph::quantization_aware_training(m, data, validation, o));
@@ -163,6 +164,32 @@ TEST_CASE("training checkpoint: quantizers that are switched on, observed and cl
     o.training.resumed = kept[1];
     o.schedule.averaging = 0.2;
     refused({"other options"});
+  }
+}
+
+TEST_CASE("training checkpoint: normalizations that are trained and frozen go on, too") {
+  random_source r(917);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 56);
+  const graph::model m = graph::train(classifier(r, true), bars(r, 128), data, quick(4)).trained;
+  std::vector<training_checkpoint> kept;
+  graph::quantization_aware_training_options o;
+  o.training = thorough(4);
+  o.training.learning_rate = 2e-3;
+  o.training.on_checkpoint = kept_in(kept);
+  o.weights.bits = 3;
+  o.schedule.freeze_statistics_after = graph::training_span{.epochs = 2};
+  const auto whole = graph::quantization_aware_training(m, data, data, o);
+  REQUIRE(kept.size() == 4);
+  CHECK(!kept[3].state.others.empty());  // the running statistics, also behind the freeze
+  const std::string bytes = graph::to_onnx(whole.quantized.result);
+  o.training.on_checkpoint = {};
+  for (const training_checkpoint& c : kept) {
+    INFO("after ", c.epochs.size());
+    o.training.resumed = c;
+    const auto later = graph::quantization_aware_training(m, data, data, o);
+    CHECK(graph::to_onnx(later.quantized.result) == bytes);
+    check_same(later.epochs, whole.epochs);
   }
 }
 

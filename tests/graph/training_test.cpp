@@ -209,6 +209,35 @@ TEST_CASE("training: every rule of activations and a schedule of quantizers") {
   }
 }
 
+TEST_CASE("training: normalizations are trained while their folded weights are quantized") {
+  test::random_source r(917);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 128);
+  const graph::training_data validation = bars(r, 100);
+  const graph::model m = graph::train(classifier(r, true), data, validation, quick(6)).trained;
+  graph::quantization_aware_training_options o;
+  o.training = quick(4, 2e-3);
+  o.weights.bits = 2;
+  o.activations.bits = 4;
+  const auto plain = graph::quantization_aware_training(m, data, validation, o);
+  o.schedule.freeze_statistics_after = graph::training_span{.epochs = 2, .steps = 1};
+  std::string once;
+  for (const auto threads : std::initializer_list<std::size_t>{1, 2, 3}) {
+    detent::thread_pool pool(threads);
+    o.training.executor.parallel = threads == 1 ? detent::parallel_for{} : pool.parallel();
+    const auto t = graph::quantization_aware_training(m, data, validation, o);
+    INFO("before ", t.before.accuracy, ", trained ", t.epochs.back().accuracy);
+    CHECK(t.before.accuracy == plain.before.accuracy);
+    CHECK(accuracy(t.quantized.result, validation) > t.before.accuracy);
+    CHECK(accuracy(t.quantized.result, validation) > 0.9);
+    CHECK(test::count(t.quantized.result, "BatchNormalization") == 0);
+    CHECK(t.epochs[0].loss != plain.epochs[0].loss);
+    const std::string bytes = graph::to_onnx(t.quantized.result);
+    once = threads == 1 ? bytes : once;
+    CHECK(bytes == once);
+  }
+}
+
 TEST_CASE("training: observed ranges are moving averages of the batches, then frozen") {
   test::random_source r(913);
   INFO("seed ", r.seed());

@@ -629,6 +629,7 @@ class trainer {
     }
     for (auto& [name, value] : statistics_) {
       graph_.set_constant(name, std::move(value));
+      given_.insert(name);
     }
     statistics_.clear();
   }
@@ -641,7 +642,7 @@ class trainer {
   gradient_graph graph_;
   std::optional<executor> teacher_;
   std::set<std::string> wanted_;
-  std::set<std::string> given_;  // by set_constant(), without those that are trained
+  std::set<std::string> given_;  // constants that changed without being trained
   std::array<group, 3> groups_;
   std::vector<std::pair<std::string, tensor>> statistics_;  // new ones, by the name of the constant
   std::size_t steps_ = 0;

@@ -16,6 +16,7 @@
 #if DETENT_GRAPH_DEFINES
 #include <detent/graph/learn/fake_quantize_gradient.hpp>
 #include <detent/graph/learn/fake_quantize_operator.hpp>
+#include <detent/graph/learn/fold_normalization.hpp>
 #include <detent/graph/learn/gradients/attention.hpp>
 #include <detent/graph/learn/gradients/convolution.hpp>
 #include <detent/graph/learn/gradients/elementwise.hpp>
@@ -34,7 +35,7 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The registry of all operators that gradient_graph runs by default: default_operators() and
-/// those of make_fake_quantize.hpp. Thread-safe.
+/// those of make_fake_quantize.hpp and fold_normalization.hpp. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const operator_registry& training_operators();
 
 /// The gradient of a node's operator, or null if there is none. These operators have one:
@@ -54,10 +55,10 @@ namespace graph {
 ///   ScatterElements and ScatterND (replacing or adding), TensorScatter, Compress, OneHot, Trilu,
 ///   ReverseSequence, CenterCropPad, TopK
 ///   detent.FakeQuantize and detent.FakeQuantizeBias, with rounding treated as the identity
-///   (straight-through estimator)
+///   (straight-through estimator); detent.FoldNormalization
 ///
 /// Inputs and outputs that are no floats have none, nor have outputs behind the first, but for
-/// Split, RNN, GRU and LSTM.
+/// Split, RNN, GRU, LSTM and detent.FoldNormalization.
 ///
 /// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu and PRelu 1 at 0,
 /// for Abs and ReduceL1 0 at 0, for Clip 1 at its bounds, for HardSigmoid 0 at its ends; for Max,
@@ -72,6 +73,7 @@ DETENT_GRAPH_DECL const operator_registry& training_operators() {
     r.add(fake_quantize_operator);
     r.add(fake_quantize_bias_operator);
     r.add(offset_zero_point_operator);
+    r.add(fold_normalization_operator);
     return r;
   }();
   return registry;
@@ -207,6 +209,7 @@ DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n) {
       {{"", "ScatterND"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
       {{"detent", "FakeQuantize"}, {.function = &g::straight_through, .in_place = true}},
       {{"detent", "FakeQuantizeBias"}, {.function = &g::bias_straight_through}},
+      {{"detent", "FoldNormalization"}, {.function = &g::fold_normalization, .every_output = true}},
   };
   const auto found = table.find({n.domain, n.op_type});
   if (found == table.end() || (found->second.applies != nullptr && !found->second.applies(n))) {

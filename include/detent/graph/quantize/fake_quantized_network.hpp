@@ -18,12 +18,14 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/learn/fake_quantize_operator.hpp>
+#include <detent/graph/learn/fold_normalization.hpp>
 #include <detent/graph/learn/make_fake_quantize.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/folded_channels.hpp>
 #include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
@@ -51,6 +53,9 @@ enum class activation_rule : std::uint8_t {
 struct fake_quantized_form {
   bool quantizes = true;     ///< Whether they quantize, or else let values through.
   bool ranges_learn = true;  ///< Whether scales and offsets of activations get gradients.
+  /// Whether the normalizations that are trained use the statistics of the batch, and running ones
+  /// follow; what is computed is then not what is exported, which has the running ones.
+  bool batch_statistics = false;
   friend bool operator==(const fake_quantized_form&, const fake_quantized_form&) = default;
 };
 
@@ -70,10 +75,17 @@ class fake_quantized_network {
   /// the index of the node, as find_weight_scales() gives them; as in quantize_layer_weights(),
   /// they are raised where a bias does not fit. Later they are what training makes of them, and a
   /// bias beyond 32 bits saturates. `plan` must outlive the object.
+  ///
+  /// `normalizations` are those that the simplification of the plan's model has folded into its
+  /// layers (fold_batch_norm()). Of the layers of the plan that have one, the weights and the
+  /// normalization's factor and shift are trained, and folded in each step by a FoldNormalization
+  /// node before their weights are quantized; of other layers, the folded weights are trained. A
+  /// normalization with a factor of 0 is not trained.
   /// Throws invalid_argument, naming it, if one is missing.
   fake_quantized_network(const quantization_plan& plan, const quantization_parameters& parameters,
                          std::map<std::size_t, layer_weight_scales> weights,
-                         activation_rule rule = activation_rule::lsq)
+                         activation_rule rule = activation_rule::lsq,
+                         std::vector<folded_normalization> normalizations = {})
       : plan_(plan),
         parameters_(parameters),
         weights_(std::move(weights)),
@@ -83,6 +95,7 @@ class fake_quantized_network {
         writer_(network_) {
     fit_weight_scales();
     find_integer_operators();
+    take_normalizations(normalizations);
     build();
   }
 
@@ -91,7 +104,7 @@ class fake_quantized_network {
   [[nodiscard]] const model& network() const noexcept { return network_; }
   /// The network in another form, with the same constants.
   [[nodiscard]] model network(const fake_quantized_form& form) const {
-    model m = network_;
+    model m = form.batch_statistics ? with_batch_statistics() : network_;
     if (!form.quantizes) {
       std::erase_if(m.nodes, [](const node& n) {
         return n.is("QuantizeLinear") || n.op_type == "OffsetZeroPoint" ||
@@ -184,10 +197,19 @@ class fake_quantized_network {
   [[nodiscard]] std::vector<trained_constant> constants(bool weight_scales, bool activation_scales,
                                                         double clip_penalty = 0.0) const {
     std::vector<trained_constant> all;
+    std::set<std::string> folded;
+    for (const auto& [i, f] : folds_) {
+      folded.insert({f.folded_weights, f.folded_bias});
+    }
     for (const trained_constant& c : trainable_constants(plan_.float_model())) {
-      if (plan_.values().count(c.name) == 0) {
+      if (plan_.values().count(c.name) == 0 && folded.count(c.name) == 0) {
         all.push_back(c);
       }
+    }
+    for (const auto& [i, f] : folds_) {
+      all.push_back({f.inputs[0], constant_role::weight});
+      all.push_back({f.inputs[1], constant_role::bias});
+      all.push_back({f.inputs[2], constant_role::bias});
     }
     for (const auto& [value, a] : activations_) {
       if (!activation_scales || a.rule == activation_rule::straight_through) {
@@ -266,6 +288,146 @@ class fake_quantized_network {
       if (found != trained.initializers.end()) {
         value = found->second;
       }
+    }
+    for (const auto& [i, f] : folds_) {
+      fold(trained, f, m);
+    }
+    return m;
+  }
+
+  /// A normalization that is trained.
+  struct trained_normalization {
+    std::vector<std::string> inputs;  // of FoldNormalization: constants
+    std::string folded_weights;       // constants of the plan's float model
+    std::string folded_bias;
+    std::vector<std::string> results;  // of FoldNormalization
+    // With statistics of the batch: the product, its quotient by the factor, mean and variance.
+    std::vector<std::string> batch_values;
+    std::size_t axis = 0;
+    float epsilon = 1e-5F;
+    float momentum = 0.9F;
+  };
+
+  /// Gives a model with the nodes of the plan the folded weights and bias of a layer.
+  static void fold(const model& trained, const trained_normalization& f, model& m) {
+    const auto constant = [&](std::size_t k) -> const tensor& {
+      return trained.initializers.at(f.inputs[k]);
+    };
+    const folded_channels folded{constant(1).data<float>(), constant(2).data<float>(),
+                                 constant(3).data<float>(), constant(4).data<float>(),
+                                 static_cast<double>(f.epsilon)};
+    const tensor& w = constant(0);
+    const auto channels = static_cast<std::size_t>(w.dim(f.axis));
+    std::size_t inner = 1;
+    for (std::size_t d = f.axis + 1; d < w.rank(); ++d) {
+      inner *= static_cast<std::size_t>(w.dim(d));
+    }
+    std::vector<double> factors;
+    std::vector<float> bias;
+    for (std::size_t k = 0; k < channels; ++k) {
+      factors.push_back(folded.factor(k));
+      bias.push_back(folded.bias(k, 0.0));
+    }
+    std::vector<float> weights;
+    for (std::size_t i = 0; i < w.count(); ++i) {
+      weights.push_back(static_cast<float>(static_cast<double>(w.data<float>()[i]) *
+                                           factors[i / inner % channels]));
+    }
+    m.initializers[f.folded_weights] = tensor::of<float>(element_type::f32, w.dims(), weights);
+    m.initializers[f.folded_bias] =
+        tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(channels)}, bias);
+  }
+
+  /// Takes the normalizations of the plan's layers whose folded constants are those of the plan.
+  void take_normalizations(const std::vector<folded_normalization>& normalizations) {
+    const model& m = plan_.float_model();
+    const auto same = [](const tensor* a, const tensor& b) {
+      return a != nullptr && a->dims() == b.dims() &&
+             std::equal(a->raw(), a->raw() + a->bytes(), b.raw());
+    };
+    for (const folded_normalization& n : normalizations) {
+      const auto found = producers_.find(n.normalization.first_output());
+      const std::size_t i = found == producers_.end() ? m.nodes.size() : found->second;
+      const auto factors = n.constants.at(n.normalization.inputs[1]).data<float>();
+      if (weights_.count(i) == 0 || std::count(factors.begin(), factors.end(), 0.0F) != 0 ||
+          !same(detail::float_constant(m, m.nodes[i], 1), n.weights) ||
+          !same(detail::float_constant(m, m.nodes[i], 2), n.bias)) {
+        continue;
+      }
+      trained_normalization f;
+      f.axis = weight_channel_axis(m.nodes[i]);
+      f.epsilon = n.normalization.get_float("epsilon", 1e-5F);
+      f.momentum = n.normalization.get_float("momentum", 0.9F);
+      f.folded_weights = m.nodes[i].inputs[1];
+      f.folded_bias = m.nodes[i].inputs[2];
+      const auto add = [&](const std::string& name) {
+        f.inputs.push_back(writer_.add_initializer(name + "_trained", n.constants.at(name)));
+      };
+      add(n.layer.inputs[1]);
+      for (std::size_t k = 1; k < 5; ++k) {
+        add(n.normalization.inputs[k]);
+      }
+      // The mean of the layer without its bias: the normalization cancels that.
+      if (n.layer.inputs.size() > 2 && !n.layer.inputs[2].empty()) {
+        const auto bias = n.constants.at(n.layer.inputs[2]).data<float>();
+        tensor& mean = network_.initializers.at(f.inputs[3]);
+        std::vector<float> without(bias.begin(), bias.end());
+        for (std::size_t k = 0; k < without.size(); ++k) {
+          without[k] = mean.data<float>()[k] - without[k];
+        }
+        mean = tensor::of<float>(element_type::f32, mean.dims(), without);
+      }
+      const std::string& name = n.normalization.first_output();
+      for (const char* result : {"_weights", "_bias", "_factor"}) {
+        f.results.push_back(writer_.fresh(name + result));
+      }
+      for (const char* value : {"_product", "_quotient", "_mean", "_variance"}) {
+        f.batch_values.push_back(writer_.fresh(name + value));
+      }
+      folds_[i] = std::move(f);
+    }
+  }
+
+  /// The network with normalizations of the batch behind the layers that have one. The layer
+  /// computes with its quantized folded weights; that is divided by the factor, and normalized.
+  [[nodiscard]] model with_batch_statistics() const {
+    model m = network_;
+    std::map<std::string, const trained_normalization*> layers;  // by result
+    std::set<std::string> dropped;                               // codes
+    for (const auto& [i, f] : folds_) {
+      layers[plan_.float_model().nodes[i].first_output()] = &f;
+      const auto codes = folded_codes_.find(i);
+      if (codes != folded_codes_.end()) {
+        dropped.insert(codes->second);
+      }
+    }
+    std::erase_if(m.nodes, [&](const node& n) { return dropped.count(n.first_output()) != 0; });
+    std::vector<node> nodes = std::move(m.nodes);
+    m.nodes.clear();
+    for (node& n : nodes) {
+      if (n.op_type == "FakeQuantize" && n.inputs.size() > 3 && dropped.count(n.inputs[3]) != 0) {
+        n.inputs[3].clear();
+      }
+      const auto found = n.outputs.empty() ? layers.end() : layers.find(n.outputs[0]);
+      if (found == layers.end()) {
+        m.nodes.push_back(std::move(n));
+        continue;
+      }
+      const trained_normalization& f = *found->second;
+      const std::string result = n.outputs[0];
+      n.inputs.resize(2);
+      n.outputs[0] = f.batch_values[0];
+      m.nodes.push_back(std::move(n));
+      const std::string& value = f.batch_values[1];
+      m.nodes.push_back(detail::make_node("Div", value, {f.batch_values[0], f.results[2]}, value));
+      node bn =
+          detail::make_node("BatchNormalization", result + "_normalization",
+                            {value, f.inputs[1], f.inputs[2], f.inputs[3], f.inputs[4]}, result);
+      bn.outputs = {result, f.batch_values[2], f.batch_values[3]};
+      bn.attributes["training_mode"] = attribute::of(std::int64_t{1});
+      bn.attributes["epsilon"] = attribute::of(f.epsilon);
+      bn.attributes["momentum"] = attribute::of(f.momentum);
+      m.nodes.push_back(std::move(bn));
     }
     return m;
   }
@@ -399,8 +561,11 @@ class fake_quantized_network {
       if (is_clamped) {
         maker = producers_.at(plan_.float_model().nodes[maker].inputs[0]);
       }
-      add_codes(n, add_integer_operator(value, maker, computed->second, a), bounds.lower,
-                bounds.upper);
+      const std::string codes = add_integer_operator(value, maker, computed->second, a);
+      add_codes(n, codes, bounds.lower, bounds.upper);
+      if (folds_.count(maker) != 0) {
+        folded_codes_[maker] = codes;
+      }
     }
     if (a.rule == activation_rule::lsq_plus) {
       add_offset(n, a.offset);
@@ -505,6 +670,18 @@ class fake_quantized_network {
         w.per_channel ? w.scales : std::vector<float>{w.scales.front()};
     const shape dims = detail::parameter_shape(scales.size());
     const std::string base = n.inputs[1];
+    std::string weights = base;
+    std::string bias = n.inputs.size() > 2 ? n.inputs[2] : std::string();
+    const auto own = folds_.find(i);
+    if (own != folds_.end()) {
+      const trained_normalization& f = own->second;
+      const bool is_image = is_convolution(plan_.float_model().nodes[i]);
+      network_.nodes.push_back(make_fold_normalization(
+          f.inputs, f.results, f.axis,
+          is_image ? network_.initializers.at(base).rank() - 2 : std::size_t{0}, f.epsilon));
+      weights = f.results[0];
+      bias = f.results[1];
+    }
     quantized_layer l;
     l.axis = static_cast<std::int64_t>(weight_channel_axis(plan_.float_model().nodes[i]));
     l.scale = writer_.add_values<float>(base + "_scale", element_type::f32, dims, scales);
@@ -515,13 +692,12 @@ class fake_quantized_network {
         std::vector<std::int8_t>(scales.size(), static_cast<std::int8_t>(w.zero_point)));
     l.weights = writer_.fresh(base + "_fake_quantized");
     network_.nodes.push_back(
-        make_fake_quantize(base, l.scale,
+        make_fake_quantize(weights, l.scale,
                            writer_.add_values<std::int32_t>(base + "_zero_point", element_type::s32,
                                                             dims, zero_points),
                            l.weights, w.scheme.levels, l.axis));
     n.inputs[1] = l.weights;
     if (detail::float_constant(network_, n, 2) != nullptr) {
-      const std::string bias = n.inputs[2];
       n.inputs[2] = writer_.fresh(bias + "_fake_quantized");
       l.bias_codes = writer_.fresh(bias + "_quantized");
       const std::string& x = plan_.float_model().nodes[i].inputs[0];
@@ -538,14 +714,16 @@ class fake_quantized_network {
   grid levels_;
   model network_;
   detail::graph_writer writer_;
-  std::map<std::string, node> integer_operators_;     // of the lowered model, by value
-  std::map<std::string, std::size_t> producers_;      // nodes of the plan, by value
-  std::map<std::string, std::string> quantized_;      // results of fake quantizers, by value
-  std::map<std::string, std::string> codes_;          // of activations, by value
-  std::map<std::string, activation> activations_;     // by value
-  std::map<std::string, activation> constants_;       // of constant operands, by value
-  std::map<std::size_t, quantized_layer> layers_;     // by node
-  std::map<std::size_t, std::string> weight_scales_;  // constants, by layer
+  std::map<std::string, node> integer_operators_;       // of the lowered model, by value
+  std::map<std::string, std::size_t> producers_;        // nodes of the plan, by value
+  std::map<std::string, std::string> quantized_;        // results of fake quantizers, by value
+  std::map<std::string, std::string> codes_;            // of activations, by value
+  std::map<std::string, activation> activations_;       // by value
+  std::map<std::string, activation> constants_;         // of constant operands, by value
+  std::map<std::size_t, trained_normalization> folds_;  // by layer
+  std::map<std::size_t, std::string> folded_codes_;     // of integer operators, by layer
+  std::map<std::size_t, quantized_layer> layers_;       // by node
+  std::map<std::size_t, std::string> weight_scales_;    // constants, by layer
 };
 
 }  // namespace graph

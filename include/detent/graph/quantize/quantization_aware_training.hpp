@@ -29,6 +29,7 @@
 #include <detent/graph/quantize/quantizer_schedule.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -74,8 +75,9 @@ struct quantization_aware_training_result {
 /// same options if none is better (see train() for what is better).
 ///
 /// Training begins with static quantization of `m`: BatchNormalization is folded into the layers
-/// before it, with the statistics of `m`; ranges are from the first `calibration_samples` samples.
-/// With `training.loss.distillation` or hidden values, `m` teaches.
+/// before it, with the statistics of `m`, and stays so unless the schedule trains it; ranges are
+/// from the first `calibration_samples` samples. With `training.loss.distillation` or hidden
+/// values, `m` teaches.
 ///
 /// Deterministic: the result has the same bits on every processor, for any number of threads, and
 /// whether training went on from a checkpoint or not.
@@ -124,8 +126,16 @@ struct quantization_aware_training_result {
     weights.at(i).scales = begin.parameters.layers.at(i).scales;
     weights.at(i).scales.resize(weights.at(i).is_zero.size(), weights.at(i).scales.front());
   }
+  std::vector<folded_normalization> normalizations;
+  if (options.schedule.freeze_statistics_after) {
+    // As the plan does it.
+    model simplified = m;
+    remove_no_ops(simplified);
+    fold_constants(simplified, false);
+    fold_batch_norm(simplified, &normalizations);
+  }
   const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights),
-                                       options.rule);
+                                       options.rule, std::move(normalizations));
   const std::size_t steps = detail::steps_per_epoch(data, o);
   detail::quantizer_course course(
       network, options.schedule, steps, o.epochs * steps,
@@ -157,6 +167,9 @@ struct quantization_aware_training_result {
     own.add(std::uint64_t{span.in_steps(steps)});
   }
   own.add(options.schedule.averaging);
+  if (options.schedule.freeze_statistics_after) {
+    own.add(std::uint64_t{options.schedule.freeze_statistics_after->in_steps(steps)});
+  }
   led.subject += own.text();
   detail::training_calls calls;
   calls.measure = [&] {

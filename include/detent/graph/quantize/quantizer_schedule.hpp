@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,12 @@ struct quantizer_schedule {
   /// params_from_range(). From this step on the range is frozen, or learned as the activation_rule
   /// says. Activations with an override keep their parameters.
   training_span observe_for = {};
+  /// If set, BatchNormalization nodes that static quantization folds into quantized layers are
+  /// trained: the layer computes with folded and quantized weights in each step, and in the steps
+  /// before this one the normalization takes the statistics of the batch, and running ones follow.
+  /// From this step on the running statistics are frozen, and what is computed is what is exported.
+  /// If not set, the folded weights and biases are trained.
+  std::optional<training_span> freeze_statistics_after = {};
   double averaging = 0.01;  ///< Weight of a batch in the moving averages, in (0, 1].
 };
 
@@ -73,6 +80,9 @@ class quantizer_course {
       : network_(network),
         quantize_after_(schedule.quantize_after.in_steps(batches)),
         observe_for_(schedule.observe_for.in_steps(batches)),
+        freeze_after_(schedule.freeze_statistics_after
+                          ? schedule.freeze_statistics_after->in_steps(batches)
+                          : 0),
         averaging_(schedule.averaging),
         scheme_(scheme),
         find_weight_scales_(std::move(find_weight_scales)) {
@@ -91,7 +101,9 @@ class quantizer_course {
 
   /// The form of the network in a step, counted from 0.
   [[nodiscard]] fake_quantized_form form(std::size_t step) const {
-    return {.quantizes = step >= quantize_after_, .ranges_learn = step >= observe_for_};
+    return {.quantizes = step >= quantize_after_,
+            .ranges_learn = step >= observe_for_,
+            .batch_statistics = step < freeze_after_};
   }
 
   /// Call it behind each step of the trainer.
@@ -102,7 +114,7 @@ class quantizer_course {
     }
     const fake_quantized_form now = form(next);
     if (now != form(next - 1)) {
-      if (now.quantizes) {
+      if (now.quantizes && !form(next - 1).quantizes) {
         prepare_export(t);
       }
       t.use_nodes(network_.network(now));
@@ -172,6 +184,7 @@ class quantizer_course {
   const fake_quantized_network& network_;
   std::size_t quantize_after_;
   std::size_t observe_for_;
+  std::size_t freeze_after_;
   double averaging_;
   quant_scheme scheme_;
   weight_scale_finder find_weight_scales_;

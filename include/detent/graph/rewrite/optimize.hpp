@@ -32,6 +32,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
+#include <detent/graph/ops/folded_channels.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/run_resources.hpp>
 #include <detent/graph/run/shape_inference.hpp>
@@ -372,17 +373,20 @@ inline void fold_constants(model& m, bool dequantize,
   detail::erase_absorbed(m);
 }
 
+/// A BatchNormalization that fold_batch_norm() has made part of a layer.
+struct folded_normalization {
+  node layer;          ///< The layer as it was; inputs 1 and 2 are its weights and its bias.
+  node normalization;  ///< The node that is no more; inputs 1..4 are its parameters.
+  std::map<std::string, tensor> constants;  ///< Those inputs of both, by name.
+  tensor weights;                           ///< The weights of the folded layer.
+  tensor bias;                              ///< The bias of the folded layer.
+};
+
 /// Folds BatchNormalization into the weights and bias of the Conv, ConvTranspose (with one group)
-/// or Gemm whose result it alone takes:
-///
-///     factor   = scale / sqrt(variance + epsilon)
-///     weights' = weights * factor
-///     bias'    = (bias - mean) * factor + shift
-///
-/// It is computed in double and rounded once to float. It needs float constants with one value for
-/// each channel, and is not done in training mode. The new constants have new names, because other
-/// nodes may use the old ones.
-inline void fold_batch_norm(model& m) {
+/// or Gemm whose result it alone takes, as folded_channels has it. Each is added to `found` if that
+/// is not null. It needs float constants with one value for each channel, and is not done in
+/// training mode. The new constants have new names, because other nodes may use the old ones.
+inline void fold_batch_norm(model& m, std::vector<folded_normalization>* found = nullptr) {
   if (!detail::has_any(m, {"BatchNormalization"})) {
     return;
   }
@@ -423,17 +427,15 @@ inline void fold_batch_norm(model& m) {
     if (!fits) {
       continue;
     }
-    const double epsilon = static_cast<double>(bn.get_float("epsilon", 1e-5F));
-    std::vector<double> factor(channels);
+    const folded_channels folded{parameters[0]->data<float>(), parameters[1]->data<float>(),
+                                 parameters[2]->data<float>(), parameters[3]->data<float>(),
+                                 static_cast<double>(bn.get_float("epsilon", 1e-5F))};
     tensor new_bias = tensor::allocate(element_type::f32, {static_cast<std::int64_t>(channels)});
+    std::vector<double> factor(channels);
     for (std::size_t ch = 0; ch < channels; ++ch) {
-      const auto value = [&](std::size_t k) {
-        return static_cast<double>(parameters[k]->data<float>()[ch]);
-      };
-      factor[ch] = value(0) / std::sqrt(value(3) + epsilon);
-      const double old = has_bias ? static_cast<double>(bias->data<float>()[ch]) : 0.0;
+      factor[ch] = folded.factor(ch);
       new_bias.mutable_data<float>()[ch] =
-          static_cast<float>((old - value(2)) * factor[ch] + value(1));
+          folded.bias(ch, has_bias ? static_cast<double>(bias->data<float>()[ch]) : 0.0);
     }
     tensor new_weights = tensor::allocate(element_type::f32, weights->dims());
     std::size_t inner = 1;
@@ -443,6 +445,16 @@ inline void fold_batch_norm(model& m) {
     for (std::size_t k = 0; k < weights->count(); ++k) {
       new_weights.mutable_data<float>()[k] = static_cast<float>(
           static_cast<double>(weights->data<float>()[k]) * factor[k / inner % channels]);
+    }
+    if (found != nullptr) {
+      found->push_back({n, bn, {}, new_weights, new_bias});
+      for (const node* from : {&found->back().layer, &found->back().normalization}) {
+        for (std::size_t k = 1; k < from->inputs.size(); ++k) {
+          if (!from->inputs[k].empty()) {
+            found->back().constants[from->inputs[k]] = m.initializers.at(from->inputs[k]);
+          }
+        }
+      }
     }
     // Other nodes may use the old tensors, so the new ones have new names.
     const std::string weights_name = names.take(n.inputs[1] + "_folded");
