@@ -29170,6 +29170,7 @@ DETENT_NAMESPACE_END
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29230,6 +29231,8 @@ struct fake_quantize_partials {
 /// Number of elements of a channel (or of the tensor) that fake_quantize_backward() adds up to a
 /// partial sum before it adds the partial sums.
 inline constexpr std::size_t gradient_block = 1024;
+/// Number of sums that a block is added up in: element i of a block goes to sum i % gradient_lanes.
+inline constexpr std::size_t gradient_lanes = 8;
 
 }  // namespace reference
 
@@ -29255,16 +29258,17 @@ class fake_quantizer {
     // Everything further out gives the same result as one step outside; clamping to it keeps
     // round() in its domain.
     const float rounded = round(clamped(steps, lowest_ - 1.0F, highest_ + 1.0F));
-    if (rounded < lowest_) {
-      return {0.0F, lowest_, -scale_};
-    }
-    if (rounded > highest_) {
-      return {0.0F, highest_, -scale_};
-    }
-    if (steps != steps) {
-      return {};
-    }
-    return {1.0F, rounded - steps, 0.0F};
+    const bool below = rounded < lowest_;
+    const bool above = rounded > highest_;
+    const bool inside = (rounded >= lowest_) & (rounded <= highest_);  // false for NaN
+    const std::uint32_t scale =
+        where(inside, rounded - steps) | where(below, lowest_) | where(above, highest_);
+    return {std::bit_cast<float>(where(inside, 1.0F)), std::bit_cast<float>(scale),
+            std::bit_cast<float>(where(below | above, -scale_))};
+  }
+  /// The bits of `value` where the condition holds, else those of 0.
+  [[nodiscard]] static std::uint32_t where(bool condition, float value) noexcept {
+    return std::bit_cast<std::uint32_t>(value) & (0U - static_cast<std::uint32_t>(condition));
   }
 
  private:
@@ -29470,43 +29474,123 @@ struct quant_params_gradient {
 
 namespace detail {
 
-/// The gradient sums of one channel, taken in blocks of reference::gradient_block elements.
-class gradient_sums {
+/// A sum of terms in blocks of reference::gradient_block, each in reference::gradient_lanes sums.
+class block_sum {
  public:
-  void add(float grad_y, const reference::fake_quantize_partials& d) noexcept {
-    block_scale_ += term(grad_y, d.scale);
-    block_zero_point_ += term(grad_y, d.zero_point);
-    if (++count_ == reference::gradient_block) {
-      close_block();
+  /// Adds the products a[i] * b[i]. They are exact in double, so that the sum is the same whether
+  /// or not the compiler contracts them with the additions. `at` is the number of terms that the
+  /// block has, which does not become larger than a block has.
+  void add(std::size_t at, const float* a, const float* b, std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; (at + i) % lanes != 0 && i < n; ++i) {
+      sums_[(at + i) % lanes] += term(a[i], b[i]);
+    }
+    std::array<double, lanes> sums = sums_;
+    for (; i + lanes <= n; i += lanes) {
+      std::array<double, lanes> terms;
+      for (std::size_t k = 0; k < lanes; ++k) {
+        terms[k] = term(a[i + k], b[i + k]);
+      }
+      for (std::size_t k = 0; k < lanes; ++k) {
+        sums[k] += terms[k];
+      }
+    }
+    sums_ = sums;
+    for (; i < n; ++i) {
+      sums_[(at + i) % lanes] += term(a[i], b[i]);
+    }
+  }
+  void close_block() noexcept {
+    total_ += ((sums_[0] + sums_[4]) + (sums_[1] + sums_[5])) +
+              ((sums_[2] + sums_[6]) + (sums_[3] + sums_[7]));
+    sums_ = {};
+  }
+  [[nodiscard]] double total() const noexcept { return total_; }
+
+ private:
+  static constexpr std::size_t lanes = reference::gradient_lanes;
+  [[nodiscard]] static double term(float a, float b) noexcept {
+    return static_cast<double>(a) * static_cast<double>(b);
+  }
+
+  std::array<double, lanes> sums_{};
+  double total_ = 0.0;
+};
+
+/// The gradient sums of one channel, or of its scale alone.
+template <bool WithZeroPoint>
+class basic_gradient_sums {
+ public:
+  /// Takes n neighbours with their upstream gradients, which are rounded to float, and writes the
+  /// gradients of x. `grad_x` may be the buffer of `grad_y` or of x.
+  template <class Gradient>
+  void add(const fake_quantizer& q, const float* x, const Gradient* grad_y, Gradient* grad_x,
+           std::size_t n) noexcept {
+    std::array<float, piece> gradients;
+    std::array<float, piece> for_x;
+    terms scales;
+    terms zero_points;
+    for (std::size_t first = 0; first < n;) {
+      const std::size_t left = (std::min)(n - first, reference::gradient_block - count_);
+      const std::size_t count = (std::min)(left, piece);
+      // Loops that compilers vectorize; the buffers may be the same.
+      for (std::size_t i = 0; i < count; ++i) {
+        gradients[i] = static_cast<float>(grad_y[first + i]);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const reference::fake_quantize_partials d = q.derivatives(x[first + i]);
+        scales.set(i, gradients[i], d.scale);
+        if constexpr (WithZeroPoint) {
+          zero_points.set(i, gradients[i], d.zero_point);
+        }
+        for_x[i] = std::bit_cast<float>(fake_quantizer::where(d.x != 0.0F, gradients[i]));
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        grad_x[first + i] = static_cast<Gradient>(for_x[i]);
+      }
+      scale_.add(count_, scales.gradients.data(), scales.derivatives.data(), count);
+      if constexpr (WithZeroPoint) {
+        zero_point_.add(count_, zero_points.gradients.data(), zero_points.derivatives.data(),
+                        count);
+      }
+      first += count;
+      count_ += count;
+      if (count_ == reference::gradient_block) {
+        close_block();
+      }
     }
   }
 
   [[nodiscard]] quant_params_gradient finalize(float factor) noexcept {
     close_block();
-    return {static_cast<float>(scale_ * static_cast<double>(factor)),
-            static_cast<float>(zero_point_ * static_cast<double>(factor))};
+    return {static_cast<float>(scale_.total() * static_cast<double>(factor)),
+            static_cast<float>(zero_point_.total() * static_cast<double>(factor))};
   }
 
  private:
-  /// The product is exact in double, so that the sum is the same whether or not the compiler
-  /// contracts it with the addition.
-  [[nodiscard]] static double term(float grad_y, float derivative) noexcept {
-    return derivative == 0.0F ? 0.0 : static_cast<double>(grad_y) * static_cast<double>(derivative);
-  }
+  static constexpr std::size_t piece = 256;
+  /// The factors of the terms of a sum. Where the derivative is 0, so is the gradient, which may be
+  /// NaN.
+  struct terms {
+    void set(std::size_t i, float gradient, float derivative) noexcept {
+      gradients[i] = std::bit_cast<float>(fake_quantizer::where(derivative != 0.0F, gradient));
+      derivatives[i] = derivative;
+    }
+    std::array<float, piece> gradients;
+    std::array<float, piece> derivatives;
+  };
+
   void close_block() noexcept {
-    scale_ += block_scale_;
-    zero_point_ += block_zero_point_;
-    block_scale_ = 0.0;
-    block_zero_point_ = 0.0;
+    scale_.close_block();
+    zero_point_.close_block();
     count_ = 0;
   }
 
-  double scale_ = 0.0;
-  double zero_point_ = 0.0;
-  double block_scale_ = 0.0;
-  double block_zero_point_ = 0.0;
-  std::size_t count_ = 0;
+  block_sum scale_;
+  block_sum zero_point_;
+  std::size_t count_ = 0;  // elements of the block
 };
+using gradient_sums = basic_gradient_sums<true>;
 
 /// The checked operands of fake_quantize_backward().
 struct backward_operands {
@@ -29549,14 +29633,16 @@ void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
     const auto end = static_cast<std::ptrdiff_t>(walk.row_size());
     walk.for_each_row(
         [&](const common_walk<4>::offsets& at) {
-          for (std::ptrdiff_t i = 0; i < end; ++i) {
+          // A row of neighbours is taken at once, other elements one by one.
+          const bool is_row = step[0] == 1 && step[1] == 1 && step[2] == 1 && step[3] == 0;
+          const std::ptrdiff_t size = is_row ? end : 1;
+          for (std::ptrdiff_t i = 0; i < end; i += size) {
             const auto channel =
                 static_cast<std::size_t>(at[channel_operand] + i * step[channel_operand]);
             const fake_quantizer q(o.scales[channel], o.zero_points[channel], o.levels);
-            const float grad_y = o.grad_y.data[at[1] + i * step[1]];
-            const auto d = q.derivatives(o.x.data[at[0] + i * step[0]]);
-            o.grad_x.data[at[2] + i * step[2]] = d.x == 0.0F ? 0.0F : grad_y;
-            sums[channel - first].add(grad_y, d);
+            sums[channel - first].add(
+                q, o.x.data + at[0] + i * step[0], o.grad_y.data + at[1] + i * step[1],
+                o.grad_x.data + at[2] + i * step[2], static_cast<std::size_t>(size));
           }
         },
         begin);
@@ -29580,11 +29666,13 @@ void fake_quantize_backward(const backward_operands& o, const Finish& finish) {
 /// propagate. If x[i] is NaN, grad_x[i] is 0 and the sums do not change. lsq_gradient_factor()
 /// gives the factor that LSQ uses.
 ///
-/// The sums are computed in double. The products, which are exact, are added in the order of the
-/// elements (last dimension fastest) within blocks of reference::gradient_block elements; then the
-/// sums of the blocks are added in their order. The last block is shorter if elements are left
-/// over. The total is multiplied by the factor in double and rounded to float. Hence the results
-/// depend on the values alone, not on strides or the processor.
+/// The sums are computed in double. The products, which are exact, are taken in the order of the
+/// elements (last dimension fastest) in blocks of reference::gradient_block elements. Element i of
+/// a block is added to the sum s[i % reference::gradient_lanes] of the block, and the sum of the
+/// block is ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])); then the sums of the
+/// blocks are added in their order. The last block is shorter if elements are left over. The total
+/// is multiplied by the factor in double and rounded to float. Hence the results depend on the
+/// values alone, not on strides or the processor.
 ///
 /// x, grad_y and grad_x have the same shape; grad_x may be the buffer of x or of grad_y. Throws
 /// shape_mismatch if the shapes differ; invalid_argument if data is null, `factor` or the scale is
