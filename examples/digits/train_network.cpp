@@ -5,7 +5,7 @@
 // second folder, the models are written to it. Fails if the float network is worse than 99 %, one
 // with 8 or 4 bits 0.5 points worse than that, or one with 2 bits for weights and 8 for activations
 // worse than 95 %.
-// Build (sh examples/run.sh prepares build/release), and run; it takes some seconds:
+// Build (sh examples/run.sh prepares build/release), and run; it takes half a minute:
 //   cmake --build build/release --target example_train_digits
 //   build/release/examples/train_digits examples/digits [FOLDER_FOR_MODELS]
 #include <cmath>
@@ -167,9 +167,9 @@ accuracies quantize(const graph::model& network, const graph::training_data& dat
   options.weights.bits = weights;
   options.activations.bits = activations;
   options.training.epochs = 20;
-  // With 8 bits there is little to get back, and large steps lose more than that.
-  options.training.learning_rate = weights == 8 ? 3e-4 : 3e-3;
-  options.training.loss.distillation = 0.5;
+  options.training.learning_rate = 1e-3;
+  // The float network has all training images right, so it has more to teach than the labels.
+  options.training.loss.distillation = 1.0;
   const auto trained = graph::quantization_aware_training(network, data, data, options);
   const graph::calibration_source images =
       [&, at = std::size_t{0}]() mutable -> std::optional<std::map<std::string, graph::tensor>> {

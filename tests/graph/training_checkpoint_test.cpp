@@ -62,6 +62,29 @@ void check_same(const std::vector<graph::epoch_report>& a,
   }
 }
 
+/// Trains a quantized network in one go and from each of its checkpoints, all of which must give
+/// the same bytes. Returns the checkpoints and what training in one go gave.
+std::pair<std::vector<training_checkpoint>, graph::quantization_aware_training_result>
+check_goes_on(const graph::model& m, const graph::training_data& data,
+              const graph::training_data& validation,
+              graph::quantization_aware_training_options o) {
+  std::vector<training_checkpoint> kept;
+  o.training.on_checkpoint = kept_in(kept);
+  auto whole = graph::quantization_aware_training(m, data, validation, o);
+  CHECK(kept.size() == o.training.epochs);
+  const std::string bytes = graph::to_onnx(whole.quantized.result);
+  o.training.on_checkpoint = {};
+  for (const training_checkpoint& c : kept) {
+    INFO("after ", c.epochs.size());
+    o.training.resumed = c;
+    const auto later = graph::quantization_aware_training(m, data, validation, o);
+    CHECK(graph::to_onnx(later.quantized.result) == bytes);
+    CHECK(later.best_epoch == whole.best_epoch);
+    check_same(later.epochs, whole.epochs);
+  }
+  return {kept, whole};
+}
+
 }  // namespace
 
 TEST_CASE("training checkpoint: a float network goes on from every epoch, with every optimizer") {
@@ -98,27 +121,13 @@ TEST_CASE("training checkpoint: a quantized network goes on from every epoch") {
   const graph::training_data validation = bars(r, 32);
   const graph::model m =
       graph::train(classifier(r, true), bars(r, 128), validation, quick(4)).trained;
-  std::vector<training_checkpoint> kept;
   graph::quantization_aware_training_options o;
   o.training = thorough(4);
   o.training.learning_rate = 2e-3;
   o.training.loss.distillation = 0.5;
-  o.training.on_checkpoint = kept_in(kept);
   o.weights.bits = 2;
   o.activations.bits = 3;
-  const auto whole = graph::quantization_aware_training(m, data, validation, o);
-  REQUIRE(kept.size() == 4);
-  REQUIRE(whole.best_epoch);
-  const std::string bytes = graph::to_onnx(whole.quantized.result);
-  o.training.on_checkpoint = {};
-  for (const training_checkpoint& c : kept) {
-    INFO("after ", c.epochs.size());
-    o.training.resumed = c;
-    const auto later = graph::quantization_aware_training(m, data, validation, o);
-    CHECK(graph::to_onnx(later.quantized.result) == bytes);
-    CHECK(later.best_epoch == whole.best_epoch);
-    check_same(later.epochs, whole.epochs);
-  }
+  CHECK(check_goes_on(m, data, validation, o).second.best_epoch);
 }
 
 TEST_CASE("training checkpoint: quantizers that are switched on, observed and clipped go on, too") {
@@ -130,28 +139,17 @@ TEST_CASE("training checkpoint: quantizers that are switched on, observed and cl
       graph::train(classifier(r, false), bars(r, 128), validation, quick(4)).trained;
   for (const auto rule : {graph::activation_rule::straight_through, graph::activation_rule::lsq,
                           graph::activation_rule::lsq_plus, graph::activation_rule::pact}) {
-    std::vector<training_checkpoint> kept;
     graph::quantization_aware_training_options o;
     o.training = thorough(5);
     o.training.learning_rate = 2e-3;
-    o.training.on_checkpoint = kept_in(kept);
     o.weights.bits = 3;
     o.activations.bits = 3;
     o.rule = rule;
     o.clip_penalty = 1e-3;
     // Off in the first epoch; the ranges follow the batches up to the end of the third.
     o.schedule = {.quantize_after = {.epochs = 1}, .observe_for = {.epochs = 3}, .averaging = 0.1};
-    const auto whole = graph::quantization_aware_training(m, data, validation, o);
-    REQUIRE(kept.size() == 5);
-    const std::string bytes = graph::to_onnx(whole.quantized.result);
-    o.training.on_checkpoint = {};
-    for (const training_checkpoint& c : kept) {
-      INFO("rule ", static_cast<int>(rule), " after ", c.epochs.size());
-      o.training.resumed = c;
-      const auto later = graph::quantization_aware_training(m, data, validation, o);
-      CHECK(graph::to_onnx(later.quantized.result) == bytes);
-      check_same(later.epochs, whole.epochs);
-    }
+    INFO("rule ", static_cast<int>(rule));
+    const auto [kept, whole] = check_goes_on(m, data, validation, o);
     CHECK(whole.epochs[0].scales != whole.epochs[4].scales);
     const auto refused = [&](std::initializer_list<std::string_view> words) {
       check_graph_error(detent::error_kind::invalid_argument, words, [&] {
@@ -172,25 +170,13 @@ TEST_CASE("training checkpoint: normalizations that are trained and frozen go on
   INFO("seed ", r.seed());
   const graph::training_data data = bars(r, 56);
   const graph::model m = graph::train(classifier(r, true), bars(r, 128), data, quick(4)).trained;
-  std::vector<training_checkpoint> kept;
   graph::quantization_aware_training_options o;
   o.training = thorough(4);
   o.training.learning_rate = 2e-3;
-  o.training.on_checkpoint = kept_in(kept);
   o.weights.bits = 3;
   o.schedule.freeze_statistics_after = graph::training_span{.epochs = 2};
-  const auto whole = graph::quantization_aware_training(m, data, data, o);
-  REQUIRE(kept.size() == 4);
-  CHECK(!kept[3].state.others.empty());  // the running statistics, also behind the freeze
-  const std::string bytes = graph::to_onnx(whole.quantized.result);
-  o.training.on_checkpoint = {};
-  for (const training_checkpoint& c : kept) {
-    INFO("after ", c.epochs.size());
-    o.training.resumed = c;
-    const auto later = graph::quantization_aware_training(m, data, data, o);
-    CHECK(graph::to_onnx(later.quantized.result) == bytes);
-    check_same(later.epochs, whole.epochs);
-  }
+  const auto kept = check_goes_on(m, data, data, o).first;
+  CHECK(!kept.back().state.others.empty());  // the running statistics, also behind the freeze
 }
 
 TEST_CASE("training: it can be cancelled, and goes on from its checkpoint") {
