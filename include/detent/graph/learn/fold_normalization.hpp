@@ -27,11 +27,10 @@ namespace graph {
 ///   weights, scale, shift, mean, variance    float32
 ///
 /// and the outputs weights', bias' and factor of folded_channels for a layer without a bias,
-/// float32. The channels are along
-/// `axis` of the weights; weights' has their shape, bias' is [channels], and factor is [channels,
-/// 1, ...] with `ones` dimensions of 1, so that it divides what the layer computes. Nothing is
-/// checked here; the operator throws when operands do not fit. Mean and variance get no gradient:
-/// they are statistics.
+/// float32. The channels are along `axis` of the weights; weights' has their shape, bias' is
+/// [channels], and factor is [channels, 1, ...] with `ones` dimensions of 1, so that what the layer
+/// computes can be divided by it. Nothing is checked here; the operator throws when operands do not
+/// fit. Mean and variance get no gradient: they are statistics.
 [[nodiscard]] inline node make_fold_normalization(std::vector<std::string> inputs,
                                                   std::vector<std::string> outputs,
                                                   std::size_t axis, std::size_t ones,

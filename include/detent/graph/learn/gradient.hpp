@@ -171,7 +171,9 @@ class gradient_graph {
       require(seed.size() == float_value(name).count(), error_kind::shape_mismatch,
               "gradient_graph: a gradient of ", seed.size(), " elements for '", name, "' of shape ",
               shown(value(name).dims()));
-      gradients[name] = seed;
+      // From the spare vectors, because it is given back to them: their number stays the same.
+      std::vector<double>& own = gradients[name] = spare_.zeros(seed.size());
+      std::copy(seed.begin(), seed.end(), own.begin());
     }
     for (std::size_t i = model_.nodes.size(); i-- > 0;) {
       run_back(model_.nodes[i], active, wanted, gradients);

@@ -29,9 +29,8 @@ namespace graph {
 ///
 /// The operator takes more, which add_codes() and add_offset() give a node:
 ///
-///   input 3, codes    uint8 or int8, of the shape of x; one scale. An integer operator has
-///   computed
-///                     the codes of x already: y = (clamp(clamp(codes, quantize(lower),
+///   input 3, codes    uint8 or int8, of the shape of x; there is one scale. An integer operator
+///                     has computed the codes already: y = (clamp(clamp(codes, quantize(lower),
 ///                     quantize(upper)), qmin, qmax) - zero_point) * scale, with the attributes
 ///                     `lower` and `upper`, the bounds of a Relu or Clip between the operator and
 ///                     x. Gradients are those at x.

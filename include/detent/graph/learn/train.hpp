@@ -193,16 +193,16 @@ struct training_course {
     t.set_state(now.state);
   }
   bool is_cancelled = false;
-  for (std::size_t epoch = now.epochs.size(); epoch < o.epochs && !is_cancelled; ++epoch) {
+  for (std::size_t epoch = now.epochs.size(); epoch < o.epochs; ++epoch) {
     const training_data samples =
         o.augmentation ? augmented(data, *o.augmentation, o.seed, epoch) : data;
     std::vector<std::size_t> order = shuffled(data.count, o.seed, epoch);
     order.resize((std::min)(order.size(), steps * o.batch_size));
     epoch_report r;
     r.epoch = epoch;
-    for (std::size_t first = 0; first < order.size() && !is_cancelled; first += o.batch_size) {
-      if (o.cancelled && o.cancelled()) {
-        is_cancelled = true;
+    for (std::size_t first = 0; first < order.size(); first += o.batch_size) {
+      is_cancelled = o.cancelled && o.cancelled();
+      if (is_cancelled) {
         break;
       }
       const std::size_t count = (std::min)(o.batch_size, order.size() - first);

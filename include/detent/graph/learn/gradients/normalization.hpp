@@ -284,8 +284,7 @@ inline void rms_normalization(const gradient_context& c) {
   }
 }
 
-// --- ImageScaler
-// ----------------------------------------------------------------------------------
+// --- ImageScaler ---------------------------------------------------------------------------------
 
 /// The gradient of ImageScaler, y = scale * x + bias[channel]: scale * D.
 inline void image_scaler(const gradient_context& c) {
