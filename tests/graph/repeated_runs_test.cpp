@@ -2,12 +2,17 @@
 // What an executor keeps between runs (shapes, windows, epilogues, packed weights, buffers) changes
 // no result; integer convolutions and products against loops in 64 bits.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +21,8 @@
 #include <detent/float_formats.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/node_state.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/registry.hpp>
 
@@ -338,6 +345,86 @@ TEST_CASE("an executor that met other shapes before computes what a new one does
       CHECK(again[i].dims() == once[i].dims());
       CHECK(values_of<float>(again[i]) == values_of<float>(once[i]));
     }
+  }
+}
+
+/// An operator that adds what it has packed from its constant input, and counts how often it packs.
+std::atomic<int> packed_additions{0};
+
+void infer_packed_add(graph::operator_context& c) {
+  c.set_output(0, c.input(0).type(), c.input(0).dims());
+}
+
+void run_packed_add(graph::operator_context& c) {
+  const auto& state = graph::ops::cached_state<std::vector<float>>(c, {1}, [&](auto& packed) {
+    ++packed_additions;
+    const std::span<const float> values = c.inputs[1].data<float>();
+    packed.assign(values.begin(), values.end());
+  });
+  const std::span<const float> in = c.inputs[0].data<float>();
+  const std::span<float> out = c.make_output(0).mutable_data<float>();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = in[i] + (*state.packed)[i % state.packed->size()];
+  }
+}
+
+TEST_CASE("executors of one model share what is packed, and run at the same time") {
+  graph::operator_registry registry = graph::default_operators();
+  registry.add(graph::operator_definition{"", "PackedAdd", 2, 2, graph::layout_support::plain,
+                                          infer_packed_add, run_packed_add});
+  random_source r(23);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, -1, -1});
+  b.constant("filters", test::random_floats(r, {8, 3, 3, 3}, -1, 1));
+  b.constant("s", floats({}, {0.05F}));
+  b.constant("z", single(element_type::u8, 100));
+  b.constant("w", random_bytes(r, element_type::s8, {4, 8, 1, 1}));
+  b.constant("wz", single(element_type::s8, 0));
+  b.constant("added", floats({2}, {0.5F, -0.25F}));
+  const std::string y = b.add("Conv", {"x", "filters"});
+  const std::string q = b.add("QuantizeLinear", {y, "s", "z"});
+  const std::string p = b.add("QLinearConv", {q, "s", "z", "w", "s", "wz", "s", "z"});
+  const std::string d = b.add("DequantizeLinear", {p, "s", "z"});
+  b.output(b.add("PackedAdd", {d, "added"}));
+  const auto image = [&](std::int64_t batch, std::int64_t width) {
+    return test::random_floats(r, {batch, 3, 9, width}, -4, 4);
+  };
+  for (const bool has_run : {true, false}) {
+    packed_additions = 0;
+    auto first = std::make_unique<graph::executor>(b.get(), graph::executor_options{}, registry);
+    if (has_run) {
+      static_cast<void>(first->run({{"x", image(1, 5)}}));
+    }
+    constexpr std::size_t runners = 3;
+    std::vector<tensor> images;
+    std::vector<tensor> expected;
+    for (std::size_t i = 0; i < runners; ++i) {
+      images.push_back(image(static_cast<std::int64_t>(i) + 1, 7 + static_cast<std::int64_t>(i)));
+      graph::executor alone(b.get(), {}, registry);
+      expected.push_back(alone.run({{"x", images[i]}})[0]);
+    }
+    packed_additions = has_run ? 1 : 0;
+    std::vector<std::unique_ptr<graph::executor>> others;
+    for (std::size_t i = 0; i < runners; ++i) {
+      others.push_back(std::make_unique<graph::executor>(*first, graph::executor_options{}));
+    }
+    first.reset();
+    std::vector<std::thread> threads;
+    std::array<std::size_t, runners> differences{};
+    for (std::size_t i = 0; i < runners; ++i) {
+      threads.emplace_back([&, i] {
+        for (int run = 0; run < 20; ++run) {
+          const std::vector<float> now = values_of<float>(others[i]->run({{"x", images[i]}})[0]);
+          differences[i] += now == values_of<float>(expected[i]) ? 0U : 1U;
+        }
+      });
+    }
+    for (std::thread& t : threads) {
+      t.join();
+    }
+    CHECK(differences == std::array<std::size_t, runners>{});
+    CHECK(packed_additions == (has_run ? 1 : static_cast<int>(runners)));
   }
 }
 

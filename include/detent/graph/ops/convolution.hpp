@@ -24,7 +24,9 @@
 #include <detent/convolution.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/ops/copying.hpp>
+#include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/volume_patches.hpp>
@@ -92,42 +94,6 @@ class window_cache {
   window window_;
 };
 
-struct float_filters_state : operator_state {
-  packed_float_filters filters;
-  window_cache windows;
-};
-
-/// The state of the node, which make(state) fills from the inputs listed in `from`. It is made once
-/// if these inputs are the same in every run, otherwise in each run.
-template <class State, class Make>
-State& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
-                    const Make& make) {
-  if (*c.state == nullptr || !c.are_constant(from)) {
-    auto fresh = std::make_unique<State>();
-    make(*fresh);
-    *c.state = std::move(fresh);
-  }
-  return static_cast<State&>(**c.state);
-}
-
-/// The elements of input i, a float tensor of `count` elements; empty if the input is absent.
-inline std::span<const float> optional_floats(const operator_context& c, std::size_t i,
-                                              std::size_t count) {
-  if (!c.has_input(i)) {
-    return {};
-  }
-  c.require(c.inputs[i].count() == count, "input ", i, " has ", c.inputs[i].count(),
-            " values, not ", count);
-  return c.inputs[i].data<float>();
-}
-
-inline void require_floats(const operator_context& c) {
-  for (const tensor& t : c.inputs) {
-    c.require_supported(!t.defined() || t.type() == element_type::f32,
-                        "no code for elements of type ", shown(t.type()));
-  }
-}
-
 /// Counts the multiply-adds of a convolution with weights of shape `w`.
 inline void count_convolution(const operator_context& c, const shape& w) {
   c.count_multiply_adds({c.outputs[0].count(), product(w, 1, w.size())});
@@ -151,29 +117,29 @@ void with_volume(operator_context& c, std::size_t weights, const Run& run) {
   run(sizes, volume_patches(in, c.outputs[0].dims(), a));
 }
 
-struct float_volume_state : operator_state {
-  std::vector<packed_floats> groups;
-};
+/// The packed weights of each group of a layer.
+using packed_float_groups = std::vector<packed_floats>;
 
 inline void run_volume_conv(operator_context& c) {
   with_volume(c, 1, [&](const volume_sizes& s, const volume_patches& patches) {
-    const auto& state = cached_state<float_volume_state>(c, {1, 2}, [&](float_volume_state& fresh) {
-      const tensor weights = to_plain(c.inputs[1]);
-      const std::span<const float> bias = optional_floats(c, 2, s.out_channels);
-      std::pmr::vector<float> matrix(s.depth() * s.group_out(), c.memory);
-      for (std::size_t g = 0; g < s.groups; ++g) {
-        volume_matrix(s, weights.data<float>().data() + g * matrix.size(), matrix.data());
-        fresh.groups.emplace_back(
-            matrix_view<const float>(matrix.data(), s.depth(), s.group_out()),
-            bias.empty() ? bias : bias.subspan(g * s.group_out(), s.group_out()));
-      }
-    });
+    const auto& state =
+        cached_state<packed_float_groups>(c, {1, 2}, [&](packed_float_groups& fresh) {
+          const tensor weights = to_plain(c.inputs[1]);
+          const std::span<const float> bias = optional_floats(c, 2, s.out_channels);
+          std::pmr::vector<float> matrix(s.depth() * s.group_out(), c.memory);
+          for (std::size_t g = 0; g < s.groups; ++g) {
+            volume_matrix(s, weights.data<float>().data() + g * matrix.size(), matrix.data());
+            fresh.emplace_back(
+                matrix_view<const float>(matrix.data(), s.depth(), s.group_out()),
+                bias.empty() ? bias : bias.subspan(g * s.group_out(), s.group_out()));
+          }
+        });
     const tensor x = to_channels_last(c.inputs[0], c.allocate);
     const fused_clamp clamp(c.n());
     convolve_volume(c, s, patches, x.data<float>().data(), 0.0F,
                     c.outputs[0].mutable_data<float>().data(),
                     [&](std::size_t g, matrix_view<const float> rows, matrix_view<float> out) {
-                      gemm(rows, state.groups[g], out, clamp.lower, clamp.upper);
+                      gemm(rows, (*state.packed)[g], out, clamp.lower, clamp.upper);
                     });
   });
 }
@@ -188,17 +154,18 @@ inline void run_conv(operator_context& c) {
     run_volume_conv(c);
     return;
   }
-  auto& state = cached_state<float_filters_state>(c, {1, 2}, [&](float_filters_state& s) {
-    const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
-    const tensor weights = to_plain(c.inputs[1]);
-    s.filters =
-        packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
-  });
+  auto& state =
+      cached_state<packed_float_filters, window_cache>(c, {1, 2}, [&](packed_float_filters& fresh) {
+        const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+        const tensor weights = to_plain(c.inputs[1]);
+        fresh =
+            packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
+      });
   tensor& y = c.make_output(0);
   count_convolution(c, c.inputs[1].dims());
   const fused_clamp clamp(c.n());
-  convolve(c.inputs[0].data<float>(), state.filters, state.windows.get(c, 1),
-           y.mutable_data<float>(), clamp.lower, clamp.upper, *c.parallel);
+  convolve(c.inputs[0].data<float>(), *state.packed, state.own.get(c, 1), y.mutable_data<float>(),
+           clamp.lower, clamp.upper, *c.parallel);
 }
 
 // ---------------------------------------------------------------------------------- ConvTranspose
@@ -262,10 +229,6 @@ inline void infer_conv_transpose(operator_context& c) {
   c.outputs[0].set_channels_last(true);
 }
 
-struct transposed_state : operator_state {
-  std::vector<packed_floats> groups;
-};
-
 /// A line is all pixels that differ only along the last axis. For each tap of the window along the
 /// other axes, finds the line of the output that this tap adds an input line to; -1 if that is
 /// outside.
@@ -319,7 +282,7 @@ inline void run_conv_transpose(operator_context& c) {
   if (x.count() == 0 || out.empty()) {
     return;
   }
-  const auto& state = cached_state<transposed_state>(c, {1}, [&](transposed_state& s) {
+  const auto& state = cached_state<packed_float_groups>(c, {1}, [&](packed_float_groups& fresh) {
     const auto weights = c.inputs[1].data<float>();
     std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
     for (std::size_t g = 0; g < groups; ++g) {
@@ -331,8 +294,8 @@ inline void run_conv_transpose(operator_context& c) {
           }
         }
       }
-      s.groups.emplace_back(matrix_view<const float>(matrix.data(), group_in, taps * group_out),
-                            std::span<const float>{});
+      fresh.emplace_back(matrix_view<const float>(matrix.data(), group_in, taps * group_out),
+                         std::span<const float>{});
     }
   });
   const std::size_t last = t.a.rank() - 1;
@@ -351,7 +314,8 @@ inline void run_conv_transpose(operator_context& c) {
                             (n * lines + line) * size(in_width) * in_channels + g * group_in;
         gemm(matrix_view<const float>(from, size(in_width), group_in,
                                       static_cast<std::ptrdiff_t>(in_channels)),
-             state.groups[g], matrix_view<float>(patches.data(), size(in_width), taps * group_out));
+             (*state.packed)[g],
+             matrix_view<float>(patches.data(), size(in_width), taps * group_out));
         for (std::int64_t column = 0; column < in_width; ++column) {
           const float* patch = patches.data() + size(column) * taps * group_out;
           for (std::size_t k = 0; k < taps; ++k, patch += group_out) {
@@ -377,21 +341,19 @@ inline void run_conv_transpose(operator_context& c) {
 
 // ------------------------------------------------------------------------------------- integer
 
-struct integer_filters_state : operator_state {
-  packed_filters filters;
+/// What an executor keeps for a convolution of images beside the packed filters.
+struct convolution_settings {
   window_cache windows;
   std::optional<epilogue_options> epilogue;
 };
 
-struct integer_volume_state : operator_state {
-  std::vector<packed_weights> groups;
-  std::optional<epilogue_options> epilogue;
-};
+/// The packed weights of each group of a convolution of volumes.
+using packed_integer_groups = std::vector<packed_weights>;
 
 inline void run_integer_volume(operator_context& c, const integer_product_inputs& at) {
   with_volume(c, at.rhs, [&](const volume_sizes& s, const volume_patches& patches) {
-    auto& state = cached_state<integer_volume_state>(
-        c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_volume_state& fresh) {
+    auto& state = cached_state<packed_integer_groups, std::optional<epilogue_options>>(
+        c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_integer_groups& fresh) {
           const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
           const rhs_terms terms(c, at, f.out_channels);
           const std::size_t zero_points =
@@ -403,21 +365,21 @@ inline void run_integer_volume(operator_context& c, const integer_product_inputs
             volume_matrix(s, w.values.data<std::int8_t>().data() + g * matrix.size(),
                           matrix.data());
             using detent::detail::group_slice;
-            fresh.groups.push_back(pack_weights(
+            fresh.push_back(pack_weights(
                 matrix_view<const std::int8_t>(matrix.data(), s.depth(), s.group_out()),
                 {group_slice(std::span<const float>(terms.scales), f, g),
                  group_slice(std::span<const std::int32_t>(w.zero_points), f, g),
                  group_slice(terms.bias, f, g)}));
           }
         });
-    const epilogue_options options = cached_epilogue(c, at, state.epilogue);
+    const epilogue_options options = cached_epilogue(c, at, state.own);
     const tensor x = to_channels_last(c.inputs[at.lhs], c.allocate);
     tensor& y = c.outputs[0];
     for_integer_product(c, x, y.type(), [&]<class A, class T>() {
       convolve_volume(c, s, patches, x.data<A>().data(), static_cast<A>(options.lhs_zero_point),
                       y.mutable_data<T>().data(),
                       [&](std::size_t g, matrix_view<const A> rows, matrix_view<T> out) {
-                        gemm(rows, state.groups[g], out, options);
+                        gemm(rows, (*state.packed)[g], out, options);
                       });
     });
   });
@@ -430,25 +392,25 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
     run_integer_volume(c, at);
     return;
   }
-  auto& state = cached_state<integer_filters_state>(
-      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_filters_state& s) {
+  auto& state = cached_state<packed_filters, convolution_settings>(
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_filters& fresh) {
         const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
         const rhs_terms terms(c, at, f.out_channels);
         const std::size_t zero_points =
             c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
         const signed_operand w = as_signed(c, to_plain(c.input(at.rhs)),
                                            read_zero_points(c, at.rhs_zero_point, zero_points));
-        s.filters = packed_filters(f, w.values.data<std::int8_t>(),
-                                   {terms.scales, w.zero_points, terms.bias});
+        fresh = packed_filters(f, w.values.data<std::int8_t>(),
+                               {terms.scales, w.zero_points, terms.bias});
       });
-  epilogue_options options = cached_epilogue(c, at, state.epilogue);
+  epilogue_options options = cached_epilogue(c, at, state.own.epilogue);
   const unsigned_operand x = as_unsigned(c, c.inputs[at.lhs], options.lhs_zero_point);
   options.lhs_zero_point = x.zero_point;
-  const window& w = state.windows.get(c, at.rhs);
+  const window& w = state.own.windows.get(c, at.rhs);
   count_convolution(c, c.inputs[at.rhs].dims());
   tensor& y = c.make_output(0);
   for_integer_output(c, y.type(), [&]<class T>() {
-    convolve<T>(x.values.data<std::uint8_t>(), state.filters, w, y.mutable_data<T>(), options,
+    convolve<T>(x.values.data<std::uint8_t>(), *state.packed, w, y.mutable_data<T>(), options,
                 *c.parallel);
   });
 }

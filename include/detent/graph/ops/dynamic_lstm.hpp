@@ -16,7 +16,7 @@
 #include <detent/config.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/model/tensor.hpp>
-#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -63,10 +63,11 @@ class dynamic_products {
  public:
   dynamic_products(operator_context& c, const recurrence& r)
       : context_(c), r_(r), quantized_(c.memory) {
-    state_ = &cached_state<packed>(c, {1, 2, 8, 9, 10, 11}, [&](packed& fresh) {
+    const auto& state = cached_state<packed>(c, {1, 2, 8, 9, 10, 11}, [&](packed& fresh) {
       pack(lstm_input_weights, r.inputs, fresh.input);
       pack(lstm_hidden_weights, r.hidden, fresh.hidden);
     });
+    packed_ = state.packed.get();
     quantized_.resize(r.batch * (r.batch_first ? r.sequence : r.longest) * r.inputs);
   }
 
@@ -74,16 +75,16 @@ class dynamic_products {
   [[nodiscard]] static std::size_t gates() { return 4; }
   /// Multiplies all rows of the input.
   void input(std::size_t d, const float* rows, std::size_t count, float* out) const {
-    multiply(state_->input[d], rows, count, r_.inputs, out);
+    multiply(packed_->input[d], rows, count, r_.inputs, out);
   }
   /// Multiplies the hidden states of all sequences.
   void hidden(std::size_t d, std::size_t /*part*/, const float* rows, std::size_t count,
               float* out) const {
-    multiply(state_->hidden[d], rows, count, r_.hidden, out);
+    multiply(packed_->hidden[d], rows, count, r_.hidden, out);
   }
 
  private:
-  struct packed : operator_state {
+  struct packed {
     std::vector<packed_weights> input, hidden;
   };
 
@@ -122,7 +123,7 @@ class dynamic_products {
 
   const operator_context& context_;
   const recurrence& r_;
-  const packed* state_ = nullptr;
+  const packed* packed_ = nullptr;
   mutable std::pmr::vector<std::uint8_t> quantized_;
 };
 

@@ -23,7 +23,8 @@
 #include <detent/config.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/ops/broadcast.hpp>
-#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/float_inputs.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 
@@ -110,10 +111,6 @@ struct matmul_shape {
   }
 };
 
-struct float_matrix_state : operator_state {
-  packed_floats weights;
-};
-
 inline void infer_matmul(operator_context& c) {
   c.set_output(0, c.input(0).type(), matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
@@ -146,11 +143,11 @@ inline void run_matmul(operator_context& c) {
   c.count_multiply_adds({y.count(), s.k});
   if (a.type() == element_type::f32) {
     if (s.stacked_rows() && c.is_constant(1)) {
-      const auto& state = cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
-        fresh.weights = packed_floats({b.data<float>().data(), s.k, s.n}, {});
+      const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
+        fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
       });
       const std::size_t rows = s.m * s.count();
-      gemm({a.data<float>().data(), rows, s.k}, state.weights,
+      gemm({a.data<float>().data(), rows, s.k}, *state.packed,
            {y.mutable_data<float>().data(), rows, s.n}, -std::numeric_limits<float>::infinity(),
            std::numeric_limits<float>::infinity(), *c.parallel);
       return;
@@ -255,9 +252,9 @@ inline void run_gemm(operator_context& c) {
                         c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
                         c.inputs[2].dims().back() == c.outputs[0].dim(1);
   const bool finished = row_bias || (!has_bias && alpha == 1.0F);
-  const auto& state = cached_state<float_matrix_state>(c, {1}, [&](float_matrix_state& fresh) {
-    fresh.weights = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
-                                  row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
+  const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
+    fresh = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
+                          row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
   });
   const float* a = c.inputs[0].data<float>().data();
   std::pmr::vector<float> transposed(c.memory);
@@ -269,7 +266,7 @@ inline void run_gemm(operator_context& c) {
   auto out = c.make_output(0).mutable_data<float>();
   c.count_multiply_adds({out.size(), s.k});
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  gemm({a, s.m, s.k}, state.weights, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
+  gemm({a, s.m, s.k}, *state.packed, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
        finished ? clamp.upper : infinity, *c.parallel);
   if (finished) {
     return;
@@ -289,11 +286,6 @@ inline void run_gemm(operator_context& c) {
 }
 
 // ---------------------------------------------------------------------------------------- integer
-
-struct integer_matrix_state : operator_state {
-  packed_weights weights;
-  std::optional<epilogue_options> epilogue;
-};
 
 /// The number of values of input i, a scale or zero point of the right side: 1, or n with one value
 /// for each column. The shape may be [..., 1, n] with ones in front: all matrices of a stack share
@@ -339,14 +331,14 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   const packed_weights* weights = nullptr;  // the right side of all products; null if they differ
   signed_operand rhs;
   if (s.stacked_rows()) {
-    weights = &cached_state<integer_matrix_state>(
-                   c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
-                   [&](integer_matrix_state& fresh) {
-                     const signed_operand w = signed_rhs();
-                     fresh.weights = pack_rhs(
-                         c, at, {w.values.data<std::int8_t>().data(), s.k, s.n}, w.zero_points);
-                   })
-                   .weights;
+    weights = cached_state<packed_weights>(
+                  c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
+                  [&](packed_weights& fresh) {
+                    const signed_operand w = signed_rhs();
+                    fresh = pack_rhs(c, at, {w.values.data<std::int8_t>().data(), s.k, s.n},
+                                     w.zero_points);
+                  })
+                  .packed.get();
   } else {
     rhs = signed_rhs();
   }
@@ -402,26 +394,26 @@ inline void infer_quantized_gemm(operator_context& c, const integer_product_inpu
 inline void run_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const bool transposed = c.n().get_int("transB", 0) != 0;
   const tensor& b = c.inputs[at.rhs];
-  auto& state = cached_state<integer_matrix_state>(
-      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](integer_matrix_state& fresh) {
+  auto& state = cached_state<packed_weights, std::optional<epilogue_options>>(
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_weights& fresh) {
         const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
         const signed_operand w = as_signed(
             c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, n)));
         const matrix_view<const std::int8_t> stored(w.values.data<std::int8_t>().data(),
                                                     static_cast<std::size_t>(b.dim(0)),
                                                     static_cast<std::size_t>(b.dim(1)));
-        fresh.weights = pack_rhs(c, at, transposed ? stored.transposed() : stored, w.zero_points);
+        fresh = pack_rhs(c, at, transposed ? stored.transposed() : stored, w.zero_points);
       });
-  epilogue_options options = cached_epilogue(c, at, state.epilogue);
+  epilogue_options options = cached_epilogue(c, at, state.own);
   options.lhs_scale *= c.n().get_float("alpha", 1.0F);
   const tensor& a = c.inputs[at.lhs];
-  const std::size_t k = state.weights.depth();
-  const std::size_t n = state.weights.columns();
+  const std::size_t k = state.packed->depth();
+  const std::size_t n = state.packed->columns();
   tensor& y = c.make_output(0);
   c.count_multiply_adds({y.count(), k});
   const std::size_t rows = n == 0 ? 0 : y.count() / n;
   for_integer_product(c, a, y.type(), [&]<class A, class T>() {
-    gemm(matrix_view<const A>(a.data<A>().data(), rows, k), state.weights,
+    gemm(matrix_view<const A>(a.data<A>().data(), rows, k), *state.packed,
          matrix_view<T>(y.mutable_data<T>().data(), rows, n), options, *c.parallel);
   });
 }

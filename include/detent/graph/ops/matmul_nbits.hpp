@@ -22,8 +22,9 @@
 #include <detent/config.hpp>
 #include <detent/dynamic_linear.hpp>
 #include <detent/gemm.hpp>
-#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/int4_weights.hpp>
 #include <detent/pack.hpp>
@@ -118,7 +119,7 @@ inline std::vector<std::int32_t> nbits_zero_points(const operator_context& c,
   return zero_points;
 }
 
-struct nbits_state : operator_state {
+struct packed_nbits {
   bool is_integer = false;  // whether `codes` is set, for W4A8; otherwise `reals` is
   packed_int4_weights codes;
   packed_floats reals;
@@ -198,7 +199,7 @@ inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbi
 
 inline void run_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
-  const auto& state = cached_state<nbits_state>(c, {1, 2, 3, 5}, [&](nbits_state& fresh) {
+  const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 5}, [&](packed_nbits& fresh) {
     fresh.is_integer = takes_integer_rows(c, layout);
     if (fresh.is_integer) {
       fresh.codes = pack_nbits_codes(c, layout);
@@ -213,12 +214,13 @@ inline void run_matmul_nbits(operator_context& c) {
   if (rows == 0) {
     return;
   }
-  if (state.is_integer) {
-    dynamic_linear(a, state.codes, y, {.bias = optional_floats(c, 5, layout.columns)}, *c.parallel);
+  if (state.packed->is_integer) {
+    dynamic_linear(a, state.packed->codes, y, {.bias = optional_floats(c, 5, layout.columns)},
+                   *c.parallel);
     return;
   }
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  gemm(a, state.reals, y, -infinity, infinity, *c.parallel);
+  gemm(a, state.packed->reals, y, -infinity, infinity, *c.parallel);
 }
 
 inline constexpr operator_definition matmul_nbits_operators[] = {

@@ -412,8 +412,7 @@ inline void run_rms_normalization(operator_context& c) {
   });
 }
 
-// --- ImageScaler
-// ----------------------------------------------------------------------------------
+// --- ImageScaler ---------------------------------------------------------------------------------
 
 /// The bias of each channel, from the attribute `bias`. Throws unless there is one for each.
 [[nodiscard]] inline std::span<const float> channel_biases(const operator_context& c) {

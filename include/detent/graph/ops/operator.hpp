@@ -36,12 +36,16 @@ namespace graph {
 struct operator_state {
   /// An empty state.
   operator_state() = default;
-  /// States are not copied: they belong to one node of one executor.
+  /// States are not copied: they belong to one node of one executor. See share().
   operator_state(const operator_state&) = delete;
   /// Not assignable, as it is not copyable.
   operator_state& operator=(const operator_state&) = delete;
   /// Destroys the derived state.
   virtual ~operator_state() = default;
+  /// A state for the same node in another executor of the same model, which may run at the same
+  /// time on another thread: it shares what was derived from constant inputs and never changes.
+  /// Null, the default: the other executor begins without a state.
+  [[nodiscard]] virtual std::unique_ptr<operator_state> share() const { return nullptr; }
 };
 
 /// Runs the sub-graphs of one node for operators such as If and Loop. The values that the

@@ -24,8 +24,8 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/broadcast.hpp>
-#include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
@@ -100,10 +100,6 @@ void run_quantized_binary(operator_context& c) {
 
 // ---------------------------------------------------------------------------------------- lookup
 
-struct lookup_state : operator_state {
-  std::array<std::uint8_t, 256> table{};
-};
-
 /// The table of a function between 8-bit types: table[q] = Q(function(D(q))) for every value q of
 /// the input type, where values of signed types are taken as their bytes.
 template <class Function>
@@ -154,19 +150,20 @@ inline void infer_lookup(operator_context& c) {
 }
 
 inline void run_lookup(operator_context& c) {
-  const auto& state = cached_state<lookup_state>(c, {1, 2, 3, 4}, [&](lookup_state& s) {
-    const node function = lookup_function(c.n());
-    const auto opset = c.n().get_int("function_opset", c.opset);
-    s.table = make_table(c, c.inputs[0].type(), read_params(c, 1, 2), c.outputs[0].type(),
-                         read_params(c, 3, 4), [&](float x) {
-                           if (function.op_type == "Clip") {
-                             const fused_clamp bounds(function);
-                             return reference::clamp(x, bounds.lower, bounds.upper);
-                           }
-                           return apply_unary(function, opset, x);
-                         });
-  });
-  apply_table(state.table, c.inputs[0], c.make_output(0).mutable_raw());
+  const auto& state = cached_state<std::array<std::uint8_t, 256>>(
+      c, {1, 2, 3, 4}, [&](std::array<std::uint8_t, 256>& table) {
+        const node function = lookup_function(c.n());
+        const auto opset = c.n().get_int("function_opset", c.opset);
+        table = make_table(c, c.inputs[0].type(), read_params(c, 1, 2), c.outputs[0].type(),
+                           read_params(c, 3, 4), [&](float x) {
+                             if (function.op_type == "Clip") {
+                               const fused_clamp bounds(function);
+                               return reference::clamp(x, bounds.lower, bounds.upper);
+                             }
+                             return apply_unary(function, opset, x);
+                           });
+      });
+  apply_table(*state.packed, c.inputs[0], c.make_output(0).mutable_raw());
 }
 
 // ---------------------------------------------------------------------------------------- concat

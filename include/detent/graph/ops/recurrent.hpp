@@ -25,7 +25,7 @@
 #include <detent/gemm.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
-#include <detent/graph/ops/convolution.hpp>
+#include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 
@@ -270,7 +270,7 @@ class float_products {
     for (const std::size_t p : parts_) {
       gates_ += p;
     }
-    state_ = &cached_state<packed>(c, {1, 2}, [&](packed& fresh) {
+    const auto& state = cached_state<packed>(c, {1, 2}, [&](packed& fresh) {
       const float* w = c.inputs[1].data<float>().data();
       const float* h = c.inputs[2].data<float>().data();
       for (std::size_t d = 0; d < r.directions; ++d) {
@@ -282,23 +282,24 @@ class float_products {
         }
       }
     });
+    packed_ = state.packed.get();
   }
 
   /// The number of gates of all parts.
   [[nodiscard]] std::size_t gates() const { return gates_; }
   /// Multiplies rows of the input.
   void input(std::size_t d, const float* rows, std::size_t count, float* out) const {
-    multiply(state_->input[d], rows, count, r_.inputs, gates_ * r_.hidden, out);
+    multiply(packed_->input[d], rows, count, r_.inputs, gates_ * r_.hidden, out);
   }
   /// Multiplies rows of the hidden state by one part of the weights.
   void hidden(std::size_t d, std::size_t part, const float* rows, std::size_t count,
               float* out) const {
-    multiply(state_->hidden[d * parts_.size() + part], rows, count, r_.hidden,
+    multiply(packed_->hidden[d * parts_.size() + part], rows, count, r_.hidden,
              parts_[part] * r_.hidden, out);
   }
 
  private:
-  struct packed : operator_state {
+  struct packed {
     std::vector<packed_floats> input, hidden;
   };
   [[nodiscard]] static packed_floats pack(const float* weights, std::size_t rows,
@@ -315,7 +316,7 @@ class float_products {
   const recurrence& r_;
   std::vector<std::size_t> parts_;
   std::size_t gates_ = 0;
-  const packed* state_ = nullptr;
+  const packed* packed_ = nullptr;
 };
 
 /// The outputs of a node as they are written step by step.

@@ -84,7 +84,25 @@ class executor {
       : executor(std::move(m), std::make_shared<detail::run_resources>(std::move(options), true),
                  true, registry) {}
 
-  /// Not copyable. Construct another executor from graph_model() instead.
+  /// Prepares another executor of the model of `of`, with options of its own: both may run at the
+  /// same time on different threads. What `of` has packed from constants in earlier runs is shared,
+  /// not made again; sub-graphs are an exception. `of` must not run during the call; it may end
+  /// before the new executor.
+  executor(const executor& of, executor_options options)
+      : executor(of.model_, std::make_shared<detail::run_resources>(std::move(options), true), true,
+                 *of.registry_) {
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const step& from = of.steps_[i];
+      steps_[i].state = from.state ? from.state->share() : nullptr;
+      for (std::size_t k = 0; k < from.inputs.size(); ++k) {
+        if (from.constant[k]) {  // in the order of elements and the type that the operator took
+          steps_[i].arguments[k] = from.arguments[k];
+        }
+      }
+    }
+  }
+
+  /// Not copyable: a copy would have to say how it runs, as the constructor above does.
   executor(const executor&) = delete;
   /// Not assignable, as it is not copyable.
   executor& operator=(const executor&) = delete;
@@ -211,7 +229,10 @@ class executor {
   /// `is_outermost`: the executor is not that of a sub-graph, so its runs begin with no work done.
   executor(model m, std::shared_ptr<detail::run_resources> resources, bool is_outermost,
            const operator_registry& registry)
-      : model_(std::move(m)), resources_(std::move(resources)), is_outermost_(is_outermost) {
+      : model_(std::move(m)),
+        resources_(std::move(resources)),
+        registry_(&registry),
+        is_outermost_(is_outermost) {
     require_supported(model_, registry);
     detail::name_table<std::size_t> index(model_.initializers.size() + model_.inputs.size() +
                                           model_.nodes.size());
@@ -340,6 +361,7 @@ class executor {
 
   model model_;
   std::shared_ptr<detail::run_resources> resources_;  // shared with the executors of sub-graphs
+  const operator_registry* registry_;
   bool is_outermost_;
   std::vector<tensor> slots_;
   std::vector<bool> constant_;

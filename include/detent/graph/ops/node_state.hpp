@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an operator keeps for one node between runs: packed weights or tables, which all executors
+// of the model share, and what belongs to one executor.
+#ifndef DETENT_GRAPH_OPS_NODE_STATE_HPP
+#define DETENT_GRAPH_OPS_NODE_STATE_HPP
+
+#include <initializer_list>
+#include <memory>
+#include <utility>
+
+#include <detent/config.hpp>
+#include <detent/graph/ops/operator.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::ops {
+
+/// The second part of a node_state that has none.
+struct nothing_else {};
+
+/// A state of two parts. `packed` is made from constant inputs and never changed afterwards, so
+/// that executors on several threads may share it. `own` belongs to one executor, and begins empty
+/// in each.
+template <class Packed, class Own = nothing_else>
+struct node_state : operator_state {
+  std::shared_ptr<const Packed> packed;
+  Own own;
+
+  [[nodiscard]] std::unique_ptr<operator_state> share() const override {
+    auto shared = std::make_unique<node_state>();
+    shared->packed = packed;
+    return shared;
+  }
+};
+
+/// The state of the node, whose packed part make(packed) fills from the inputs listed in `from`. It
+/// is made once if these inputs are the same in every run, otherwise in each run.
+template <class Packed, class Own = nothing_else, class Make>
+node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
+                                      const Make& make) {
+  if (*c.state == nullptr || !c.are_constant(from)) {
+    auto packed = std::make_shared<Packed>();
+    make(*packed);
+    auto fresh = std::make_unique<node_state<Packed, Own>>();
+    fresh->packed = std::move(packed);
+    *c.state = std::move(fresh);
+  }
+  return static_cast<node_state<Packed, Own>&>(**c.state);
+}
+
+}  // namespace graph::ops
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_OPS_NODE_STATE_HPP
