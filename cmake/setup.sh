@@ -5,7 +5,9 @@
 # and xsimd >= 13, the header packages of a newer Debian suite (DETENT_SUITE, by
 # default trixie) are unpacked into BUILD_DIR/deps, leaving the system alone; if
 # DETENT_SUITE is set, that is done in any case.  --tests adds the packages that
-# the tests need.  --python makes a Python environment with ONNX Runtime,
+# the tests need, and unpacks the headers of ONNX Runtime from a still newer suite
+# into BUILD_DIR/onnxruntime; where no mirror has them, the provider for ONNX
+# Runtime is not built, unless CI=true.  --python makes a Python environment with ONNX Runtime,
 # BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
 # releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime; where it cannot be had,
 # there is none and all goes on, unless CI=true.
@@ -18,8 +20,9 @@ packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nloh
 test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen"
 wheels="numpy onnx onnxruntime"
 runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what is written
-hwy_min=1.2 xsimd_min=13
+hwy_min=1.2 xsimd_min=13 onnxruntime_min=1.23
 suite=${DETENT_SUITE:-trixie}
+onnxruntime_suites="forky sid"
 
 say() { echo "detent: $*"; }
 die() { echo "detent: $*" >&2; exit 1; }
@@ -36,7 +39,7 @@ done
 [ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--python] BUILD_DIR"
 mkdir -p -- "$1"
 build=$(CDPATH='' cd -- "$1" && pwd)
-deps=$build/deps venv=$build/venv
+deps=$build/deps venv=$build/venv onnxruntime=$build/onnxruntime
 tmp=$(mktemp -d)
 : >"$tmp/log"
 trap 'rm -rf "$tmp"' EXIT
@@ -67,36 +70,64 @@ private_apt_get() {
     -o Acquire::Languages=none "$@" </dev/null
 }
 
-# download URI: the header packages of $suite from a mirror, into $tmp/debs.
+# download URI SUITE PACKAGE...: these packages of a suite from a mirror, into $tmp/debs.
 download() {
   keyring=/usr/share/keyrings/debian-archive-keyring.gpg signed_by=""
   [ ! -f $keyring ] || signed_by="signed-by=$keyring"
   rm -rf "$tmp/lists" "$tmp/cache" "$tmp/debs"
   mkdir -p "$tmp/lists/partial" "$tmp/cache/archives/partial" "$tmp/debs"
   : >"$tmp/status"
-  echo "deb [arch=$(dpkg --print-architecture) $signed_by] $1 $suite main" >"$tmp/sources.list"
+  echo "deb [arch=$(dpkg --print-architecture) $signed_by] $1 $2 main" >"$tmp/sources.list"
+  shift 2
   private_apt_get update --error-on=any &&
-    (cd "$tmp/debs" && private_apt_get download libhwy-dev libxsimd-dev)
+    (cd "$tmp/debs" && private_apt_get download "$@")
+}
+
+# download_from_any SUITE PACKAGE...: the same, from any mirror that apt-get uses here; most often the first has the
+# suite.  Leaves its address in $uri, or nothing there if apt-get knows no mirrors.
+download_from_any() {
+  for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!seen[$0]++'); do
+    if download "$uri" "$@" >>"$tmp/log" 2>&1; then return 0; fi
+  done
+  return 1
+}
+
+# unpack FOLDER SUITE: the downloaded packages take the place of FOLDER, at once, so that what is there is complete.
+unpack() {
+  rm -rf "$1.new"
+  mkdir "$1.new"
+  for deb in "$tmp"/debs/*.deb; do dpkg -x "$deb" "$1.new"; done
+  rm -rf "$1.new/usr/lib" "$1.new/usr/share/cmake" # these want the libraries too
+  echo "$2" >"$1.new/suite"
+  rm -rf "$1"
+  mv "$1.new" "$1"
 }
 
 fetch_headers() {
   say "fetching the headers of Highway and xsimd from $suite (here: Highway ${hwy:-none}, xsimd ${xsimd:-none})"
-  # Any mirror that apt-get uses here may have the suite; most often the first has.
-  found="" uri=""
-  for uri in $(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!seen[$0]++'); do
-    if download "$uri" >>"$tmp/log" 2>&1; then found=1; break; fi
-  done
-  [ "$uri" ] || die_log "apt-get knows no mirrors; run as root: apt-get update"
-  [ "$found" ] || die_log "none of apt's mirrors has libhwy-dev and libxsimd-dev of $suite"
+  uri=""
+  download_from_any "$suite" libhwy-dev libxsimd-dev || {
+    [ "$uri" ] || die_log "apt-get knows no mirrors; run as root: apt-get update"
+    die_log "none of apt's mirrors has libhwy-dev and libxsimd-dev of $suite"
+  }
   new_enough downloaded || die "$suite is too old: need Highway >= $hwy_min, xsimd >= $xsimd_min (it has $hwy, $xsimd)"
-  rm -rf "$deps.new"
-  mkdir "$deps.new"
-  for deb in "$tmp"/debs/*.deb; do dpkg -x "$deb" "$deps.new"; done
-  rm -rf "$deps.new/usr/lib" "$deps.new/usr/share/cmake" # these want the libraries too
-  echo "$suite" >"$deps.new/suite"
-  rm -rf "$deps"
-  mv "$deps.new" "$deps" # at once, so that what is there is complete
+  unpack "$deps" "$suite"
   say "Highway $hwy and xsimd $xsimd are in $deps"
+}
+
+# The headers of ONNX Runtime's C interface, for the provider.
+setup_onnxruntime() {
+  [ ! -f "$onnxruntime/suite" ] || return 0
+  for from in $onnxruntime_suites; do
+    if download_from_any "$from" libonnxruntime-dev &&
+      dpkg --compare-versions "$(downloaded libonnxruntime-dev)" ge $onnxruntime_min; then
+      unpack "$onnxruntime" "$from"
+      say "the headers of ONNX Runtime $(downloaded libonnxruntime-dev) are in $onnxruntime"
+      return
+    fi
+  done
+  [ "${CI:-}" != true ] || die_log "none of apt's mirrors has libonnxruntime-dev >= $onnxruntime_min"
+  say "there are no headers of ONNX Runtime >= $onnxruntime_min: its provider is not built"
 }
 
 setup_packages() {
@@ -162,6 +193,7 @@ if [ "$python" ] && [ -z "$tests" ]; then
   :
 elif command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   setup_packages
+  [ -z "$tests" ] || setup_onnxruntime
 else
   needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, yaml-cpp, doctest"
   say "no apt-get here; please see to it that these are installed: $needs"

@@ -8,7 +8,8 @@ sh cmake/setup.sh --tests "$build"
 # Made while the compiler works: the tests are the first to need it.
 sh cmake/setup.sh --python "$build" &
 python=$!
-cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$build/deps/usr" \
+cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_PREFIX_PATH="$build/deps/usr;$build/onnxruntime/usr" \
   -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_BUILD_TESTS=ON -DDETENT_BUILD_BENCHMARKS=ON >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 echo "detent: building the tests (build/release)"

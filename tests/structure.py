@@ -56,6 +56,8 @@ FLOORS = [
     ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
     ["graph/ppq/", "graph/nncf/", "graph/inc/"],
+    ["runtimes/"],
+    ["runtimes/onnxruntime/"],
 ]
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "cmake", "include", "tests", "bench", "examples", "single_include", "docs",
              "README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "build",
@@ -69,6 +71,7 @@ WHO_INCLUDES = {
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
     r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
     r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp",
+    r"onnxruntime_c_api\.h": r"runtimes/onnxruntime/.*",
     r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
 INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)

@@ -140,7 +140,7 @@ def build(folder, mutants, jobs):
         shared.symlink_to(ROOT.parent / "shared")
     configure = ["cmake", "-S", source, "-B", folder / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                  "-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DCMAKE_CXX_FLAGS=-include {HERE / 'switch.hpp'}", "-DDETENT_BUILD_BENCHMARKS=OFF",
-                 f"-DCMAKE_PREFIX_PATH={ROOT / 'build/deps/usr'}", f"-DDETENT_PYTHON={ROOT / 'build/venv/bin/python'}"]
+                 f"-DCMAKE_PREFIX_PATH={ROOT / 'build/deps/usr'};{ROOT / 'build/onnxruntime/usr'}", f"-DDETENT_PYTHON={ROOT / 'build/venv/bin/python'}"]
     log = folder / "build.log"
     with open(log, "w") as out:
         for command in (configure, ["cmake", "--build", folder / "build", "-j", str(jobs), "--target", *TARGETS, "--", "-k", "0"]):

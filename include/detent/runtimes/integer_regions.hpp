@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The room runtimes/ puts the library inside other runtimes: what all of them need stands in it,
+// and each runtime has a folder. It may include everything else; nothing else includes it.
+//
+// This file finds the parts of a model that a runtime hands over to the library: those whose
+// products of weights run as integers.
+#ifndef DETENT_RUNTIMES_INTEGER_REGIONS_HPP
+#define DETENT_RUNTIMES_INTEGER_REGIONS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/registry.hpp>
+#include <detent/graph/run/shape_inference.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace runtimes {
+
+/// Which nodes a runtime hands over.
+enum class claim_mode : std::uint8_t {
+  integer,  ///< Regions with integer products of weights, and what lies between such products.
+  all,      ///< Every node that the library has an operator for.
+  none,     ///< No node.
+};
+
+/// Options of find_integer_regions().
+struct region_options {
+  claim_mode claim = claim_mode::integer;  ///< Which nodes become part of regions.
+  /// In mode `integer`: a region with fewer multiply-adds in its products stays with the runtime,
+  /// because handing values over costs more than the products save. Products of unknown size count
+  /// as large.
+  std::uint64_t min_multiply_adds = 20'000;
+};
+
+/// A set of nodes that can be replaced by a single one: no path leads from one of its nodes through
+/// a node outside to another of its nodes.
+struct integer_region {
+  std::vector<std::size_t> nodes;   ///< Their indices in the model, in ascending order.
+  std::size_t products = 0;         ///< How many of them are integer products of weights.
+  std::uint64_t multiply_adds = 0;  ///< Those of the products, as far as their sizes are known.
+};
+
+/// The regions of a model, and why its other nodes are in none.
+struct region_search {
+  std::vector<integer_region> regions;  ///< In the order of their first nodes.
+  std::vector<std::string> reasons;     ///< For each node; empty for a node of a region.
+};
+
+/// The nodes of a region as a model of its own. Its inputs are the values that it takes from other
+/// nodes and the inputs of the model, its outputs the values that others take from it and the
+/// outputs of the model, in the order in which the nodes name them. Constants are shared.
+[[nodiscard]] inline graph::model model_of(const graph::model& m, const integer_region& region);
+
+namespace detail {
+
+using namespace graph;
+
+/// What is known of the nodes of a model while regions are sought.
+class region_finder {
+ public:
+  region_finder(const model& m, const region_options& options, const operator_registry& registry)
+      : m_(m), links_(m), options_(options), registry_(registry), nodes_(m.nodes.size()) {}
+
+  region_search run() {
+    region_search found;
+    found.reasons.resize(nodes_.size());
+    if (options_.claim == claim_mode::none) {
+      std::fill(found.reasons.begin(), found.reasons.end(), "no node is to be claimed");
+      return found;
+    }
+    known_ = infer();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      classify(i);
+    }
+    do {
+      divide();
+    } while (refuse_what_stays_float());
+    collect(found);
+    return found;
+  }
+
+ private:
+  enum class role : std::uint8_t {
+    refused,  // the node stays with the runtime, for the reason that stands beside
+    product,  // an integer product of weights
+    integer,  // another operator on integers, or one that makes or reads them
+    real,     // any other operator
+  };
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+  struct fact {
+    role is = role::refused;
+    std::string reason;
+    bool is_constant = false;  // all its inputs are constants
+    std::size_t depth = 0;     // of the nodes before it, how often claimed and refused alternate
+    std::size_t region = nowhere;  // a number that all nodes of its region have
+  };
+
+  /// Types and shapes of all values, as far as they are known.
+  [[nodiscard]] std::map<std::string, tensor> infer() const {
+    std::map<std::string, tensor> known(m_.initializers.begin(), m_.initializers.end());
+    for (const value_info& v : m_.inputs) {
+      if (v.has_shape) {
+        shape dims = v.dims;
+        std::replace_if(
+            dims.begin(), dims.end(), [](std::int64_t d) { return d < 0; }, 1);
+        known.emplace(v.name, tensor(v.type, std::move(dims)));
+      }
+    }
+    graph::detail::infer_values(m_, m_, known, true, registry_);
+    return known;
+  }
+
+  [[nodiscard]] element_type type_of(const std::string& value) const {
+    const auto found = known_.find(value);
+    if (found != known_.end()) {
+      return found->second.type();
+    }
+    for (const std::vector<value_info>* list : {&m_.inputs, &m_.values, &m_.outputs}) {
+      for (const value_info& v : *list) {
+        if (v.name == value) {
+          return v.type;
+        }
+      }
+    }
+    return element_type::undefined;
+  }
+
+  [[nodiscard]] bool is_constant(const std::string& value) const {
+    if (m_.initializer(value) != nullptr) {
+      return true;
+    }
+    const std::size_t maker = links_.producer(value);
+    return maker != links::none && nodes_[maker].is_constant;
+  }
+
+  void refuse(std::size_t i, std::string reason) {
+    nodes_[i].is = role::refused;
+    nodes_[i].reason = std::move(reason);
+  }
+
+  void classify(std::size_t i) {
+    const node& n = m_.nodes[i];
+    fact& f = nodes_[i];
+    f.is_constant = std::all_of(n.inputs.begin(), n.inputs.end(), [&](const std::string& value) {
+      return value.empty() || is_constant(value);
+    });
+    const operator_definition* const d = registry_.find(n.domain, n.op_type);
+    if (d == nullptr || m_.function_of(n) != nullptr) {
+      return refuse(i, "there is no operator for it");
+    }
+    if (has_bodies(n)) {
+      return refuse(i, "it holds graphs of its own");
+    }
+    try {
+      require_arity(n, *d);
+    } catch (const error& e) {
+      return refuse(i, e.what());
+    }
+    for (const std::vector<std::string>* values : {&n.inputs, &n.outputs}) {
+      for (const std::string& value : *values) {
+        const element_type type = value.empty() ? element_type::f32 : type_of(value);
+        if (type == element_type::string || type == element_type::u4 || type == element_type::s4 ||
+            type == element_type::undefined) {
+          return refuse(i, "'" + value + "' is " + graph::name(type));
+        }
+      }
+    }
+    f.is = role_of(n);
+    if (f.is == role::real && options_.claim == claim_mode::integer && is_float_product(n)) {
+      refuse(i, "its product is of floats");
+    }
+  }
+
+  [[nodiscard]] static bool is_one_of(const node& n,
+                                      std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), n.op_type) != names.end();
+  }
+
+  /// Whether input i is what a DequantizeLinear of 8-bit values makes.
+  [[nodiscard]] bool is_dequantized(const node& n, std::size_t i) const {
+    const std::size_t maker = i < n.inputs.size() ? links_.producer(n.inputs[i]) : links::none;
+    if (maker == links::none || m_.nodes[maker].op_type != "DequantizeLinear" ||
+        m_.nodes[maker].inputs.empty()) {
+      return false;
+    }
+    const element_type type = type_of(m_.nodes[maker].inputs[0]);
+    return type == element_type::u8 || type == element_type::s8;
+  }
+
+  [[nodiscard]] role role_of(const node& n) const {
+    if (is_one_of(n, {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger",
+                      "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+                      "MatMulNBits", "QAttention"})) {
+      return role::product;
+    }
+    if (is_one_of(n, {"Conv", "Gemm", "MatMul"}) && is_dequantized(n, 0) && is_dequantized(n, 1)) {
+      return role::product;
+    }
+    if (n.op_type.find("Quantize") != std::string::npos || n.op_type.rfind("Dequantize", 0) == 0 ||
+        n.op_type.rfind("QLinear", 0) == 0) {
+      return role::integer;
+    }
+    for (const std::string& out : n.outputs) {
+      const element_type type = out.empty() ? element_type::u8 : type_of(out);
+      if (type != element_type::u8 && type != element_type::s8) {
+        return role::real;
+      }
+    }
+    return role::integer;
+  }
+
+  /// Whether the node multiplies floats, which the runtime has kernels for.
+  [[nodiscard]] static bool is_float_product(const node& n) {
+    return is_one_of(
+        n, {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention",
+            "MultiHeadAttention", "FusedConv", "FusedGemm", "FusedMatMul"});
+  }
+
+  [[nodiscard]] bool is_claimed(std::size_t i) const { return nodes_[i].is != role::refused; }
+
+  /// Gives each claimed node its region.
+  ///
+  /// A path that leaves the claimed nodes and comes back alternates twice between claimed and
+  /// refused. The largest number of alternations on a path to a node is its depth. It never falls
+  /// along a path, so that claimed nodes of one depth can be joined.
+  void divide() {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      nodes_[i].depth = 0;
+      nodes_[i].region = nowhere;
+      if (nodes_[i].is_constant) {
+        continue;  // no path leads to it
+      }
+      for (const std::string& in : m_.nodes[i].inputs) {
+        const std::size_t maker = in.empty() ? links::none : links_.producer(in);
+        if (maker != links::none && !nodes_[maker].is_constant) {
+          const std::size_t step = is_claimed(maker) == is_claimed(i) ? 0 : 1;
+          nodes_[i].depth = (std::max)(nodes_[i].depth, nodes_[maker].depth + step);
+        }
+      }
+    }
+    // A constant node goes where the nodes go that use it; those after it are done already.
+    for (std::size_t i = nodes_.size(); i-- > 0;) {
+      if (nodes_[i].is_constant) {
+        join_users(i);
+      }
+    }
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!is_claimed(i) || (nodes_[i].is_constant && nodes_[i].depth == nowhere)) {
+        continue;
+      }
+      nodes_[i].region = i;
+    }
+    join_neighbours();
+    if (options_.claim == claim_mode::integer) {
+      trim();
+    }
+  }
+
+  /// Gives a constant node the depth of the claimed nodes that use it; `nowhere` if they differ or
+  /// if refused nodes or the model's user take it, too.
+  void join_users(std::size_t i) {
+    std::set<std::size_t> depths;
+    for (const std::string& out : m_.nodes[i].outputs) {
+      if (out.empty()) {
+        continue;
+      }
+      if (links_.is_output(out)) {
+        depths.insert(nowhere);
+      }
+      for (const std::size_t user : links_.consumers(out)) {
+        depths.insert(is_claimed(user) ? nodes_[user].depth : nowhere);
+      }
+    }
+    nodes_[i].depth = depths.size() == 1 ? *depths.begin() : nowhere;
+  }
+
+  /// Joins claimed nodes of one depth that follow each other.
+  void join_neighbours() {
+    const auto root = [&](std::size_t i) {
+      while (nodes_[i].region != i) {
+        nodes_[i].region = nodes_[nodes_[i].region].region;
+        i = nodes_[i].region;
+      }
+      return i;
+    };
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      for (const std::string& in : m_.nodes[i].inputs) {
+        const std::size_t maker = in.empty() ? links::none : links_.producer(in);
+        if (maker == links::none || nodes_[i].region == nowhere ||
+            nodes_[maker].region == nowhere || nodes_[maker].depth != nodes_[i].depth) {
+          continue;
+        }
+        const std::size_t a = root(maker);
+        const std::size_t b = root(i);
+        nodes_[(std::max)(a, b)].region = (std::min)(a, b);
+      }
+    }
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].region != nowhere) {
+        nodes_[i].region = root(i);
+      }
+    }
+  }
+
+  /// Takes float operators at the borders out of the regions: they need not be handed over. What is
+  /// left has no new path through nodes outside.
+  void trim() {
+    const auto leads_out = [&](std::size_t i) {
+      for (const std::string& out : m_.nodes[i].outputs) {
+        for (const std::size_t user :
+             out.empty() ? std::span<const std::size_t>() : links_.consumers(out)) {
+          if (nodes_[user].region == nodes_[i].region) {
+            return false;
+          }
+        }
+      }
+      return true;
+    };
+    const auto leads_in = [&](std::size_t i) {
+      return std::none_of(
+          m_.nodes[i].inputs.begin(), m_.nodes[i].inputs.end(), [&](const std::string& in) {
+            const std::size_t maker = in.empty() ? links::none : links_.producer(in);
+            return maker != links::none && !nodes_[maker].is_constant &&
+                   nodes_[maker].region == nodes_[i].region;
+          });
+    };
+    for (std::size_t i = nodes_.size(); i-- > 0;) {
+      if (nodes_[i].region != nowhere && nodes_[i].is == role::real && leads_out(i)) {
+        nodes_[i].region = nowhere;
+      }
+    }
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].region != nowhere && nodes_[i].is == role::real && !nodes_[i].is_constant &&
+          leads_in(i)) {
+        nodes_[i].region = nowhere;
+      }
+    }
+    // Constants of nodes that were taken out, from the last one to the first.
+    for (std::size_t i = nodes_.size(); i-- > 0;) {
+      if (nodes_[i].region != nowhere && nodes_[i].is_constant && leads_out(i)) {
+        nodes_[i].region = nowhere;
+      }
+    }
+    split();
+  }
+
+  /// Divides regions that fell apart into their parts.
+  void split() {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].region != nowhere) {
+        nodes_[i].region = i;
+      }
+    }
+    join_neighbours();
+  }
+
+  [[nodiscard]] std::map<std::size_t, integer_region> regions() const {
+    std::map<std::size_t, integer_region> all;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].region == nowhere) {
+        continue;
+      }
+      integer_region& r = all[nodes_[i].region];
+      r.nodes.push_back(i);
+      if (nodes_[i].is == role::product) {
+        ++r.products;
+        const std::uint64_t count = multiply_adds(m_.nodes[i]);
+        r.multiply_adds = count > ~r.multiply_adds ? ~std::uint64_t{0} : r.multiply_adds + count;
+      }
+    }
+    return all;
+  }
+
+  /// The multiply-adds of a product of weights: as many terms for each output as there are weights
+  /// for each of its channels. The largest number if the sizes are unknown.
+  [[nodiscard]] std::uint64_t multiply_adds(const node& n) const {
+    const std::size_t at =
+        n.op_type == "QLinearConv" || n.op_type == "QLinearMatMul" || n.op_type == "QGemm" ? 3 : 1;
+    const auto y = known_.find(n.outputs[0]);
+    const auto w = at < n.inputs.size() ? known_.find(n.inputs[at]) : known_.end();
+    if (y == known_.end() || w == known_.end() || w->second.rank() < 2) {
+      return ~std::uint64_t{0};
+    }
+    const bool convolves = n.op_type.find("Conv") != std::string::npos;
+    const bool transposed = convolves || n.get_int("transB", 0) != 0 || n.op_type == "MatMulNBits";
+    const std::size_t rank = w->second.rank();
+    const std::int64_t channels = w->second.dim(transposed ? 0 : rank - 1);
+    return channels == 0 ? 0
+                         : static_cast<std::uint64_t>(y->second.count()) *
+                               (w->second.count() / static_cast<std::uint64_t>(channels));
+  }
+
+  /// Adds the rank and the type that are known of an input without a declared shape.
+  void declare(value_info& v) const {
+    const auto found = known_.find(v.name);
+    if (!v.has_shape && found != known_.end()) {
+      v.type = found->second.type();
+      v.has_shape = true;
+      v.dims.assign(found->second.rank(), -1);
+    }
+  }
+
+  /// Prepares each region for execution and refuses the products that stay products of floats
+  /// there. Returns whether there was one, so that the regions change.
+  bool refuse_what_stays_float() {
+    if (options_.claim != claim_mode::integer) {
+      return false;
+    }
+    bool changed = false;
+    for (const auto& [number, region] : regions()) {
+      if (region.products == 0) {
+        continue;
+      }
+      model part = model_of(m_, region);
+      for (value_info& v : part.inputs) {
+        declare(v);
+      }
+      for (std::size_t k = 0; k < part.nodes.size(); ++k) {
+        part.nodes[k].name = std::to_string(region.nodes[k]);
+      }
+      try {
+        part = for_execution(std::move(part));
+      } catch (const error& e) {
+        for (const std::size_t i : region.nodes) {
+          refuse(i, e.what());
+        }
+        changed = true;
+        continue;
+      }
+      for (const node& n : part.nodes) {
+        if (is_float_product(n) && !n.name.empty()) {
+          const std::size_t i = std::stoul(n.name);
+          if (nodes_[i].is == role::product) {
+            refuse(i, "its product stays one of floats");
+            changed = true;
+          }
+        }
+      }
+    }
+    return changed;
+  }
+
+  void collect(region_search& found) const {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      found.reasons[i] =
+          !is_claimed(i) ? nodes_[i].reason : "it does not lie between integer products of weights";
+    }
+    for (auto& [number, region] : regions()) {
+      if (options_.claim == claim_mode::integer) {
+        if (region.products == 0) {
+          continue;
+        }
+        if (region.multiply_adds < options_.min_multiply_adds) {
+          for (const std::size_t i : region.nodes) {
+            found.reasons[i] =
+                "its region has only " + std::to_string(region.multiply_adds) + " multiply-adds";
+          }
+          continue;
+        }
+      }
+      for (const std::size_t i : region.nodes) {
+        found.reasons[i].clear();
+      }
+      found.regions.push_back(region);
+    }
+  }
+
+  const model& m_;
+  links links_;
+  const region_options& options_;
+  const operator_registry& registry_;
+  std::map<std::string, tensor> known_;
+  std::vector<fact> nodes_;
+};
+
+}  // namespace detail
+
+[[nodiscard]] inline graph::model model_of(const graph::model& m, const integer_region& region) {
+  graph::model part;
+  part.ir_version = m.ir_version;
+  part.opsets = m.opsets;
+  part.graph_name = m.graph_name;
+  std::map<std::string, const graph::value_info*> declared;
+  for (const std::vector<graph::value_info>* list : {&m.inputs, &m.values, &m.outputs}) {
+    for (const graph::value_info& v : *list) {
+      declared.emplace(v.name, &v);
+    }
+  }
+  const auto declaration = [&](const std::string& name) {
+    const auto found = declared.find(name);
+    return found == declared.end() ? graph::value_info{name, {}, false, {}, {}, {}}
+                                   : *found->second;
+  };
+  std::map<std::string, std::size_t> uses;  // of the values that nodes of the region make
+  for (const std::size_t i : region.nodes) {
+    part.nodes.push_back(m.nodes[i]);
+    for (const std::string& out : m.nodes[i].outputs) {
+      uses.emplace(out, 0);
+    }
+  }
+  std::set<std::string> taken;
+  for (const graph::node& n : part.nodes) {
+    for (const std::string& in : n.inputs) {
+      const auto own = uses.find(in);
+      if (own != uses.end()) {
+        ++own->second;
+      } else if (const graph::tensor* constant = in.empty() ? nullptr : m.initializer(in)) {
+        part.initializers.emplace(in, *constant);
+      } else if (!in.empty() && taken.insert(in).second) {
+        part.inputs.push_back(declaration(in));
+      }
+    }
+  }
+  const graph::links links(m);
+  for (const graph::node& n : part.nodes) {
+    for (const std::string& out : n.outputs) {
+      if (!out.empty() && (links.is_output(out) || links.consumers(out).size() > uses[out])) {
+        part.outputs.push_back(declaration(out));
+      }
+    }
+  }
+  return part;
+}
+
+/// Finds the regions of a model, whose nodes must be in topological order. A product that cannot
+/// run as integers is in no region, and neither are float operators at the border of a region: both
+/// are left to the runtime. `registry` says which operators there are.
+///
+/// The time grows linearly with the nodes, but for products that turn out to stay in float: each
+/// round that finds some prepares the regions anew. Throws nothing that a model could cause.
+[[nodiscard]] inline region_search find_integer_regions(
+    const graph::model& m, const region_options& options = {},
+    const graph::operator_registry& registry = graph::default_operators()) {
+  return detail::region_finder(m, options, registry).run();
+}
+
+}  // namespace runtimes
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_RUNTIMES_INTEGER_REGIONS_HPP

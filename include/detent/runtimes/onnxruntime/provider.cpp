@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The shared library that ONNX Runtime loads: the functions that it looks up by name.
+#include <cstddef>
+#include <memory>
+
+#include <onnxruntime_c_api.h>
+
+#include <detent/runtimes/onnxruntime/api.hpp>
+#include <detent/runtimes/onnxruntime/provider.hpp>
+
+#if defined(_WIN32)
+#define DETENT_EXPORTED __declspec(dllexport)
+#else
+#define DETENT_EXPORTED __attribute__((visibility("default")))
+#endif
+
+namespace {
+
+namespace provider = detent::runtimes::onnxruntime;
+
+/// The functions of the ONNX Runtime that loaded the library, which does not change.
+provider::api functions;
+
+}  // namespace
+
+extern "C" {
+
+/// Gives ONNX Runtime the factory of providers. It is called once for each registration.
+DETENT_EXPORTED OrtStatus* CreateEpFactories(const char* /*registered_name*/,
+                                             const OrtApiBase* base,
+                                             const OrtLogger* /*default_logger*/,
+                                             OrtEpFactory** factories, std::size_t most,
+                                             std::size_t* count) {
+  const OrtApi* const core = base->GetApi(ORT_API_VERSION);
+  if (core == nullptr) {
+    // Every version has had the functions of the first one.
+    return base->GetApi(1)->CreateStatus(
+        ORT_FAIL, "detent: this ONNX Runtime is too old; the provider needs 1.23 or later");
+  }
+  functions = {core, core->GetEpApi()};
+  return provider::as_status(functions, [&] {
+    detent::require(most >= 1, detent::error_kind::invalid_argument,
+                    "detent: there is no room for a factory");
+    factories[0] = new provider::provider_factory(functions);
+    *count = 1;
+  });
+}
+
+/// Ends a factory that CreateEpFactories() made.
+DETENT_EXPORTED OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) {
+  delete static_cast<provider::provider_factory*>(factory);
+  return nullptr;
+}
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Which parts of a model a runtime hands over, and that these can be replaced by single nodes.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+#include <detent/runtimes/integer_regions.hpp>
+
+#include "model_builder.hpp"
+#include "random.hpp"
+#include "run_model.hpp"
+
+namespace {
+
+namespace graph = detent::graph;
+namespace runtimes = detent::runtimes;
+using graph::element_type;
+using graph::tensor;
+using runtimes::claim_mode;
+using runtimes::region_search;
+using test::floats;
+using test::list;
+using test::make_tensor;
+using test::model_builder;
+using test::random_source;
+
+/// A DequantizeLinear of random int8 weights, with as many scales as given, one for each filter.
+std::string random_weights(model_builder& b, random_source& r, const std::string& name,
+                           graph::shape dims, const std::vector<float>& scales) {
+  const graph::shape of_scales =
+      scales.size() == 1 ? graph::shape{} : graph::shape{static_cast<std::int64_t>(scales.size())};
+  const std::size_t count = graph::element_count(dims);
+  return b.dequantize_constant(
+      name, make_tensor(element_type::s8, std::move(dims), r.integers<std::int8_t>(count)),
+      floats(of_scales, scales),
+      make_tensor(element_type::s8, of_scales, std::vector<std::int8_t>(scales.size(), 0)), 0);
+}
+
+/// A Conv of [1, 4, 8, 8] with int8 weights, between Q/DQ nodes with a scale of 0.05.
+std::string quantized_conv(model_builder& b, random_source& r, const std::string& dequantized) {
+  const std::string w =
+      random_weights(b, r, "w_of_" + dequantized, {4, 4, 3, 3}, {0.01F, 0.02F, 0.01F, 0.03F});
+  const std::string y = b.add("Conv", {dequantized, w}, {{"pads", list({1, 1, 1, 1})}});
+  return b.pair(y, 0.05F, 120);
+}
+
+std::string float_conv(model_builder& b, random_source& r, const std::string& x) {
+  const std::string w = "float_w_" + std::to_string(b.get().nodes.size());
+  b.constant(w, test::random_floats(r, {4, 4, 1, 1}, -1, 1));
+  return b.add("Conv", {x, w});
+}
+
+region_search find(const graph::model& m, claim_mode claim = claim_mode::integer) {
+  runtimes::region_options options;
+  options.claim = claim;
+  options.min_multiply_adds = 0;
+  return runtimes::find_integer_regions(m, options);
+}
+
+/// The operators of the nodes of a region.
+std::multiset<std::string> operators(const graph::model& m, const runtimes::integer_region& r) {
+  std::multiset<std::string> names;
+  for (const std::size_t i : r.nodes) {
+    names.insert(m.nodes[i].op_type);
+  }
+  return names;
+}
+
+const std::string& reason_of(const graph::model& m, const region_search& found,
+                             std::string_view op_type) {
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    if (m.nodes[i].op_type == op_type) {
+      return found.reasons[i];
+    }
+  }
+  FAIL("no node of this operator");
+  return found.reasons[0];
+}
+
+/// For each node: the indices of the nodes that use what it makes.
+std::vector<std::set<std::size_t>> successors(const graph::model& m) {
+  const graph::links links(m);
+  std::vector<std::set<std::size_t>> all(m.nodes.size());
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    for (const std::string& out : m.nodes[i].outputs) {
+      const auto users = links.consumers(out);
+      all[i].insert(users.begin(), users.end());
+    }
+  }
+  return all;
+}
+
+/// Whether a path leads from the region through a node outside and back.
+bool has_detour(const graph::model& m, const runtimes::integer_region& r) {
+  const std::vector<std::set<std::size_t>> next = successors(m);
+  const std::set<std::size_t> members(r.nodes.begin(), r.nodes.end());
+  std::set<std::size_t> outside;
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {  // in topological order
+    const bool follows = members.count(i) != 0 || outside.count(i) != 0;
+    for (const std::size_t user : follows ? next[i] : std::set<std::size_t>()) {
+      if (members.count(user) == 0) {
+        outside.insert(user);
+      } else if (outside.count(i) != 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+TEST_CASE("a quantized chain is one region; float operators at its ends stay outside") {
+  random_source r(3);
+  model_builder b;
+  b.input("x", {1, 4, 8, 8});
+  const std::string scaled = b.add("Mul", {"x", b.scalar("half", 0.5F)});
+  const std::string first = quantized_conv(b, r, b.pair(scaled, 0.05F, 120));
+  const std::string between = b.add("Sigmoid", {first});
+  const std::string second = quantized_conv(b, r, b.pair(between, 0.05F, 0));
+  b.output(b.add("Softmax", {second}));
+  const graph::model m = b.get();
+  const region_search found = find(m);
+  REQUIRE(found.regions.size() == 1);
+  CHECK(found.regions[0].products == 2);
+  CHECK(found.regions[0].multiply_adds == 2 * 4 * 64 * 36);
+  CHECK(operators(m, found.regions[0]).count("Sigmoid") == 1);
+  CHECK(found.regions[0].nodes.size() == m.nodes.size() - 2);
+  CHECK(reason_of(m, found, "Mul") == "it does not lie between integer products of weights");
+  CHECK(reason_of(m, found, "Softmax") == "it does not lie between integer products of weights");
+  CHECK(reason_of(m, found, "Sigmoid").empty());
+
+  const graph::model part = runtimes::model_of(m, found.regions[0]);
+  REQUIRE(part.inputs.size() == 1);
+  CHECK(part.inputs[0].name == scaled);
+  REQUIRE(part.outputs.size() == 1);
+  CHECK(part.outputs[0].name == second);
+
+  CHECK(find(m, claim_mode::none).regions.empty());
+  const region_search all = find(m, claim_mode::all);
+  REQUIRE(all.regions.size() == 1);
+  CHECK(all.regions[0].nodes.size() == m.nodes.size());
+}
+
+TEST_CASE("a product of floats divides two regions") {
+  random_source r(4);
+  model_builder b;
+  b.input("x", {1, 4, 8, 8});
+  const std::string first = quantized_conv(b, r, b.pair("x", 0.05F, 120));
+  const std::string real = float_conv(b, r, first);
+  b.output(quantized_conv(b, r, b.pair(real, 0.05F, 120)));
+  const graph::model m = b.get();
+  const region_search found = find(m);
+  REQUIRE(found.regions.size() == 2);
+  CHECK(found.regions[0].products == 1);
+  CHECK(found.regions[1].products == 1);
+  CHECK(found.regions[0].nodes.size() + found.regions[1].nodes.size() == m.nodes.size() - 1);
+  std::size_t refused = 0;
+  for (const std::string& reason : found.reasons) {
+    refused += reason == "its product is of floats" ? 1U : 0U;
+  }
+  CHECK(refused == 1);
+}
+
+TEST_CASE("what makes a node impossible to claim is said") {
+  random_source r(5);
+  model_builder b;
+  b.input("x", {1, 4, 8, 8});
+  const std::string conv = quantized_conv(b, r, b.pair("x", 0.05F, 120));
+  b.output(b.add("Unheard", {conv}));
+  graph::model m = b.get();
+  CHECK(reason_of(m, find(m), "Unheard") == "there is no operator for it");
+  CHECK(reason_of(m, find(m, claim_mode::all), "Unheard") == "there is no operator for it");
+  CHECK(reason_of(m, find(m, claim_mode::none), "Conv") == "no node is to be claimed");
+
+  runtimes::region_options large;
+  large.min_multiply_adds = 4 * 64 * 36 + 1;
+  const region_search none = runtimes::find_integer_regions(m, large);
+  CHECK(none.regions.empty());
+  CHECK(reason_of(m, none, "Conv") == "its region has only 9216 multiply-adds");
+  large.min_multiply_adds = 4 * 64 * 36;
+  CHECK(runtimes::find_integer_regions(m, large).regions.size() == 1);
+
+  m.nodes.back().op_type = "Relu";
+  m.nodes.back().inputs.push_back(conv);
+  CHECK(reason_of(m, find(m), "Relu").find("2 inputs, expected 1") != std::string::npos);
+}
+
+TEST_CASE("a product that lowering leaves in float stays outside") {
+  model_builder b;
+  b.input("x", {2, 5, 8});
+  random_source r(6);
+  // Weights of rank 3 have no integer form.
+  const std::string w = random_weights(b, r, "w", {2, 8, 8}, {0.02F});
+  const std::string v = random_weights(b, r, "v", {8, 64}, {0.02F});
+  const std::string product = b.add("MatMul", {b.pair("x", 0.05F, 120), w});
+  const std::string clipped = b.add("Sigmoid", {product});
+  b.output(b.add("MatMul", {b.pair(clipped, 1.0F / 255, 0), v}));
+  const graph::model m = b.get();
+  const region_search found = find(m);
+  CHECK(reason_of(m, found, "MatMul") == "its product stays one of floats");
+  REQUIRE(found.regions.size() == 1);
+  CHECK(found.regions[0].products == 1);
+  CHECK(operators(m, found.regions[0]).count("Sigmoid") == 0);
+}
+
+/// A model whose nodes take values of any nodes before them. Some nodes have no operator.
+graph::model random_model(random_source& r) {
+  model_builder b;
+  b.input("x", {1, 4, 8, 8});
+  std::vector<std::string> made{b.pair("x", 0.05F, 120)};
+  const auto any = [&] {
+    return made[static_cast<std::size_t>(r.integer(0, static_cast<int>(made.size()) - 1))];
+  };
+  const int nodes = r.integer(2, 12);
+  for (int i = 0; i < nodes; ++i) {
+    const int kind = r.integer(0, 5);
+    const std::string x = any();
+    if (kind <= 1) {
+      made.push_back(quantized_conv(b, r, x));
+    } else if (kind == 2) {
+      made.push_back(b.pair(b.add("Add", {x, any()}), 0.1F, 100));
+    } else if (kind == 3) {
+      made.push_back(b.add("Tanh", {x}));
+    } else if (kind == 4) {
+      made.push_back(b.add("Unheard", {x}));
+    } else {
+      made.push_back(float_conv(b, r, x));
+    }
+  }
+  for (const std::string& name : made) {
+    if (r.chance(30) || name == made.back()) {
+      b.output(name);
+    }
+  }
+  return b.get();
+}
+
+TEST_CASE("regions of random models have no detours, and compute what the model computes") {
+  random_source r(7);
+  INFO("seed ", r.seed());
+  std::size_t regions = 0;
+  for (int k = 0; k < 300; ++k) {
+    INFO("model ", k);
+    const graph::model m = random_model(r);
+    for (const claim_mode claim : {claim_mode::integer, claim_mode::all}) {
+      const region_search found = find(m, claim);
+      std::set<std::size_t> members;
+      for (const runtimes::integer_region& region : found.regions) {
+        ++regions;
+        CHECK(std::is_sorted(region.nodes.begin(), region.nodes.end()));
+        CHECK_FALSE(has_detour(m, region));
+        CHECK((claim == claim_mode::all || region.products > 0));
+        for (const std::size_t i : region.nodes) {
+          CHECK(members.insert(i).second);
+          CHECK(m.nodes[i].op_type != "Unheard");
+        }
+      }
+      for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+        CHECK(found.reasons[i].empty() == (members.count(i) != 0));
+      }
+    }
+  }
+  CHECK(regions > 300);
+}
+
+TEST_CASE("the regions compute the values of the model") {
+  random_source r(8);
+  INFO("seed ", r.seed());
+  int compared = 0;
+  for (int k = 0; k < 60; ++k) {
+    INFO("model ", k);
+    graph::model m = random_model(r);
+    for (graph::node& n : m.nodes) {  // so that the whole model can run, too
+      n.op_type = n.op_type == "Unheard" ? "Neg" : n.op_type;
+    }
+    const region_search found = find(m);
+    std::map<std::string, tensor> values;
+    graph::executor whole(m);
+    const test::tensors inputs{{"x", test::random_floats(r, {1, 4, 8, 8}, -4, 4)}};
+    static_cast<void>(whole.run(inputs, [&](const std::string& name, const tensor& value) {
+      values[name] = graph::to_plain(value);
+    }));
+    for (const runtimes::integer_region& region : found.regions) {
+      const graph::model part = runtimes::model_of(m, region);
+      test::tensors taken;
+      for (const graph::value_info& v : part.inputs) {
+        taken.emplace(v.name, values.at(v.name));
+      }
+      graph::executor plain(part);
+      const std::vector<tensor> results = plain.run(taken);
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        CHECK(test::values_of<float>(results[i]) ==
+              test::values_of<float>(values.at(part.outputs[i].name)));
+        ++compared;
+      }
+      // Prepared as integers, it runs on the same inputs.
+      graph::executor integer(graph::for_execution(part));
+      CHECK(integer.run(taken).size() == results.size());
+    }
+  }
+  CHECK(compared > 30);
+}
+
+}  // namespace

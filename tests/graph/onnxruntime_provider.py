@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs models in ONNX Runtime with the library's execution provider and without it.
+
+    onnxruntime_provider.py models      --provider LIBRARY --detent BINARY --digits FOLDER [--shared FOLDER]
+    onnxruntime_provider.py conformance ...
+    onnxruntime_provider.py sessions    ...
+    onnxruntime_provider.py examples    ... --twin PROGRAM
+
+models: digits and the shared models, quantized by the tool and by ONNX Runtime in all forms, in each release that loads
+providers. The classes must be the same where there are labels, the values up to what rounding at ties explains, and a
+provider that claims everything must return the bits of `detent run`.
+conformance: ONNX's node tests with a provider that claims everything; the values that the tests expect must come out.
+sessions: options, models that are left alone, threads that share a session, many sessions one after the other.
+examples: the programs of examples/onnxruntime.
+Exit codes as interoperability.py."""
+import argparse
+import logging
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+
+import interoperability as judge
+import numpy as np
+import onnx
+import onnxruntime
+import onnxruntime_versions
+from onnx import numpy_helper
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/onnxruntime"))
+import run as example
+
+OLDEST = (1, 23)
+
+
+class Failures(list):
+    def expect(self, holds, text):
+        if not holds:
+            self.append(text)
+            print("FAILED: " + text)
+
+
+def claimed(report):
+    """(claimed nodes, nodes) of all graphs of a report."""
+    pairs = re.findall(r"(\d+) of (\d+) nodes claimed", report.read_text())
+    return tuple(sum(int(pair[i]) for pair in pairs) for i in (0, 1))
+
+
+def run_all(session, feeds):
+    """The outputs for all samples. Models with a fixed batch of one are run sample by sample."""
+    (name, samples), = feeds.items()
+    if session.get_inputs()[0].shape[:1] != [1]:
+        return session.run(None, feeds)
+    runs = [session.run(None, {name: samples[i : i + 1]}) for i in range(len(samples))]
+    return [np.concatenate(parts) for parts in zip(*runs)]
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+def forms_of(tool, name, model, calibration, folder):
+    """The model in all quantized forms: [path]. What ONNX Runtime's quantizer cannot do is left out."""
+    from onnxruntime import quantization  # older releases need packages for it that are not here
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self):
+            self.feeds = iter([{input_name: samples[i : i + 1]} for i in range(len(samples))])
+
+        def get_next(self):
+            return next(self.feeds, None)
+
+    logging.disable(logging.WARNING)
+    (input_name, samples), = judge.with_input_name(model, calibration).items()
+    data = folder / f"{name}.npy"
+    np.save(data, samples)
+    made = []
+    for form in ("qdq", "qoperator"):
+        made.append(folder / f"{name}.{form}.onnx")
+        tool("quantize", model, "-o", made[-1], "--calib", data, "--method", "minmax", "--format", form)
+    made.append(folder / f"{name}.integerops.onnx")
+    tool("quantize", model, "-o", made[-1], "--approach", "dynamic", "--format", "integerops")
+    static = {"per_channel": True, "activation_type": quantization.QuantType.QUInt8,
+              "weight_type": quantization.QuantType.QInt8}
+    for form in (quantization.QuantFormat.QDQ, quantization.QuantFormat.QOperator, None):
+        made.append(folder / f"{name}.theirs.{form.name.lower() if form else 'dynamic'}.onnx")
+        try:
+            if form:
+                quantization.quantize_static(model, made[-1], Reader(), quant_format=form, **static)
+            else:
+                quantization.quantize_dynamic(model, made[-1])
+            example.make_session(made[-1])
+        except Exception as problem:  # its quantizer raises everything
+            print(f"{made.pop().name}: ONNX Runtime does not make or load it ({str(problem).splitlines()[0][:80]})")
+    return made
+
+
+def models(tool, options, failures, folder):
+    digits = options.digits
+    cases = [("digits", digits / "digits.onnx", np.load(digits / "calibration_images.npy")[:64],
+              np.load(digits / "test_images.npy")[:200], np.load(digits / "test_labels.npy")[:200])]
+    if options.shared and (options.shared / "models").is_dir():
+        labels = np.array((options.shared / "data/kws01/labels.txt").read_text().split(), int)
+        for name, model, calibration, samples in judge.load_models(options.shared):
+            cases.append((name, model, calibration, samples, labels if name == "kws" else None))
+        for name in ("kws_dscnn_mlperf", "resnet8_cifar10_mlperf"):
+            twin = options.shared / "models" / f"{name}.peer_tflite_qdq.onnx"
+            of = next(case for case in cases if case[1].stem == name)
+            cases.append((f"{of[0]}.tflite", twin, None, *of[3:]))
+    jobs = []
+    for name, model, calibration, samples, labels in cases:
+        made = [model] if calibration is None else forms_of(tool, name, model, calibration, folder)
+        np.savez(folder / f"{name}.npz", samples=samples, **({} if labels is None else {"labels": labels}))
+        jobs += [(path, folder / f"{name}.npz") for path in made]
+    listed = folder / "jobs.txt"
+    listed.write_text("".join(f"{model}\t{data}\n" for model, data in jobs))
+    # Each release in a process of its own.
+    there, missing = onnxruntime_versions.available()
+    failures.expect(not missing, f"releases that are not installed: {', '.join(missing)}")
+    for release in [None] + [r for r in there if tuple(map(int, r.split(".")[:2])) >= OLDEST]:
+        environment = dict(os.environ)
+        if release:
+            environment["PYTHONPATH"] = str(onnxruntime_versions.FOLDER / release)
+        done = subprocess.run([sys.executable, __file__, "compare", *sys.argv[2:], "--jobs", str(listed)],
+                              env=environment, text=True, capture_output=True)
+        print(done.stdout, end="")
+        failures.expect(done.returncode == 0,
+                        f"ONNX Runtime {release or onnxruntime.__version__}: {done.stderr.strip()[-800:]}")
+
+
+def compare(tool, options, failures, folder):
+    """One release: all jobs with the provider and without it."""
+    device = example.find_device(options.provider)
+    report = folder / "report.txt"
+    print(f"ONNX Runtime {onnxruntime.__version__}")
+    print(f"{'model':44} {'claimed':>9} {'largest step':>12} {'values off':>10}")
+    for line in options.jobs.read_text().splitlines():
+        model, data = map(pathlib.Path, line.split("\t"))
+        stored = np.load(data)
+        try:
+            plain = example.make_session(model)
+        except Exception as problem:  # a kernel that this release lacks
+            print(f"{model.name:44} this release does not load it ({str(problem).splitlines()[0][-60:]})")
+            continue
+        feeds = {plain.get_inputs()[0].name: stored["samples"]}
+        theirs = run_all(plain, feeds)
+        ours = run_all(example.make_session(model, device, options={"report": report}), feeds)
+        nodes, of = claimed(report)
+        failures.expect(nodes > 0, f"{model.name}: nothing was claimed")
+        largest, off = 0.0, 0.0
+        of_softmax = set(judge.expose_logits(model, folder)[1])
+        for output, a, b in zip(plain.get_outputs(), ours, theirs):
+            failures.expect(a.shape == b.shape and a.dtype == b.dtype, f"{model.name}: {a.shape} instead of {b.shape}")
+            scale = np.max(np.abs(b)) or 1
+            difference = float(np.max(np.abs(a - b)) / scale)
+            largest, off = max(largest, difference), max(off, float(np.mean(np.abs(a - b) > 1e-5 * scale)))
+            # A tie that is rounded the other way moves a value by one step of its quantizer, and what follows by little
+            # more; Softmax makes many steps of one. Without VNNI, ONNX Runtime's own products saturate.
+            bound = 0.15 if output.name in of_softmax else 0.05
+            failures.expect(difference < bound or not judge.has_vnni(),
+                            f"{model.name}: '{output.name}' differs by {difference:.3g} of its range")
+        print(f"{model.name:44} {nodes:4}/{of:4} {largest:12.2g} {100 * off:9.2f}%")
+        if "labels" in stored:
+            first = [values[0].reshape(len(stored["samples"]), -1).argmax(-1) for values in (ours, theirs)]
+            differ = int(np.sum(first[0] != first[1]))
+            failures.expect(differ == 0 or not judge.has_vnni(), f"{model.name}: {differ} classes differ")
+        # All of it is ours: then the bits are those of the executor, for any number of threads.
+        names = [output.name for output in onnx.load(str(model)).graph.output]
+        try:
+            own = tool.run(model, feeds)
+        except RuntimeError as problem:
+            failures.expect("unsupported operator" in str(problem), f"{model.name}: {problem}")
+            continue
+        for threads in (1, 2):
+            whole = run_all(example.make_session(model, device, threads, {"claim": "all", "report": report}), feeds)
+            nodes, of = claimed(report)
+            failures.expect(nodes == of, f"{model.name}: with claim=all, {of - nodes} nodes are left")
+            same = [np.array_equal(a, own[name]) for a, name in zip(whole, names)]
+            failures.expect(all(same), f"{model.name}, {threads} threads: {same.count(False)} outputs are not those of detent run")
+
+
+# -------------------------------------------------------------------------------------- conformance
+
+
+def conformance(tool, options, failures, folder):
+    if not (options.shared and (options.shared / "conformance").is_dir()):
+        judge.skip("the shared node tests are not here; DETENT_SHARED may say where they are")
+    device = example.find_device(options.provider)
+    report = folder / "report.txt"
+    count = {"claimed": 0, "quantization": 0, "not run by ONNX Runtime": 0}
+    for path in sorted((options.shared / "conformance").glob("*/test_*/model.onnx")):
+        try:
+            plain = example.make_session(path)
+            feeds = {}
+            for i, value in enumerate(plain.get_inputs()):
+                stored = onnx.TensorProto.FromString((path.parent / f"test_data_set_0/input_{i}.pb").read_bytes())
+                feeds[value.name] = numpy_helper.to_array(stored)
+            theirs = plain.run(None, feeds)
+        except Exception:  # it has no kernel, or no tensor type of numpy's
+            count["not run by ONNX Runtime"] += 1
+            continue
+        session = example.make_session(path, device, options={"claim": "all", "report": report})
+        count["claimed"] += claimed(report)[0] > 0
+        count["quantization"] += path.parent.parent.name == "quant" and claimed(report)[0] > 0
+        for i, (a, b) in enumerate(zip(session.run(None, feeds), theirs)):
+            close = a.shape == b.shape and a.dtype == b.dtype and np.allclose(
+                a.astype(np.float64), b.astype(np.float64), rtol=1e-3, atol=1e-5, equal_nan=True)
+            failures.expect(close, f"{path.parent.name}: output {i} differs")
+    print(", ".join(f"{n} {what}" for what, n in count.items()))
+    failures.expect(count["claimed"] > 200 and count["quantization"] >= 15, "too few node tests were claimed")
+
+
+# ----------------------------------------------------------------------------------------- sessions
+
+
+def is_refused(device, model, **option):
+    try:
+        example.make_session(model, device, options=option)
+        return ""
+    except Exception as problem:
+        return str(problem)
+
+
+def float_model(path):
+    weights = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["p"]), onnx.helper.make_node("Relu", ["p"], ["y"])], "float",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 3])], [weights])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def sessions(tool, options, failures, folder):
+    device = example.find_device(options.provider)
+    images = np.load(options.digits / "test_images.npy")[:64]
+    model = folder / "digits.onnx"
+    tool("quantize", options.digits / "digits.onnx", "-o", model, "--calib", options.digits / "calibration_images.npy")
+    name = example.make_session(model).get_inputs()[0].name
+
+    report = folder / "float.txt"
+    alone = float_model(folder / "float.onnx")
+    out = example.make_session(alone, device, options={"report": report}).run(None, {"x": np.eye(4, dtype=np.float32)})[0]
+    failures.expect(claimed(report) == (0, 2) and np.array_equal(out, np.ones((4, 3))), "a float model is left alone")
+    failures.expect("MatMul node" in report.read_text() and "its product is of floats" in report.read_text(),
+                    "the report says why a node is left")
+    for key, value, said in [("claim", "some", "option claim is 'some', expected integer, all or none"),
+                             ("threads", "0", "option threads is '0', expected session or a number from 1 to 1024"),
+                             ("threads", "-1", "option threads is '-1'"), ("target", "mips", "option target is 'mips'"),
+                             ("clam", "all", "there is no option 'clam'"),
+                             ("report", folder / "none" / "r.txt", "none")]:
+        problem = is_refused(device, model, **{key: value})
+        failures.expect(said in problem, f"{key}={value}: '{problem}' does not say '{said}'")
+
+    # Other shapes, other numbers of threads, several threads on one session.
+    expected = {count: example.make_session(model, device).run(None, {name: images[:count]}) for count in (1, 3, 64)}
+    for count, values in expected.items():
+        own = tool.run(model, {name: images[:count]})
+        close = np.allclose(values[0], own[example.make_session(model).get_outputs()[0].name], rtol=1e-5, atol=1e-6)
+        failures.expect(close, f"batch {count}: other values than detent run")
+    for settings in ({"threads": 1}, {"threads": 2}, {"threads": "session"}):
+        session = example.make_session(model, device, 2, settings)
+        wrong = []
+
+        def work(count, session=session, wrong=wrong):
+            for _ in range(100):
+                if not np.array_equal(session.run(None, {name: images[:count]})[0], expected[count][0]):
+                    wrong.append(count)
+
+        threads = [threading.Thread(target=work, args=(count,)) for count in (1, 3, 64, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        failures.expect(not wrong, f"{settings}: {len(wrong)} of 400 concurrent runs returned other values")
+
+    # A kernel that fails says which node, and the session goes on.
+    session = example.make_session(model, device)
+    session.run(None, {name: images[:1]})
+    for _ in range(100):
+        example.make_session(model, device).run(None, {name: images[:1]})
+    before = resident()
+    for _ in range(900):
+        example.make_session(model, device).run(None, {name: images[:1]})
+    grown = resident() - before
+    print(f"900 sessions: {grown / 2**20:.1f} MiB more memory")
+    failures.expect(grown < 8 * 2**20, f"900 sessions left {grown} bytes behind")
+
+
+# ----------------------------------------------------------------------------------------- examples
+
+
+def examples(tool, options, failures, folder):
+    """Both programs of examples/onnxruntime, on one model."""
+    model = folder / "digits.onnx"
+    tool("quantize", options.digits / "digits.onnx", "-o", model, "--calib", options.digits / "calibration_images.npy")
+    runtime = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    commands = {"run.py": [sys.executable, example.__file__, model, "--provider", options.provider],
+                "run.cpp": [options.twin, runtime, model, options.provider]}
+    for name, command in commands.items():
+        for setting in ("claim=integer", "claim=some"):
+            argument = ["--option", setting] if name == "run.py" else [setting]
+            done = subprocess.run(list(map(str, [*command, *argument])), capture_output=True, text=True)
+            print(f"{name} {setting}: exit code {done.returncode}\n{done.stdout}", end="")
+            if setting == "claim=some":
+                failures.expect(done.returncode == 1 and "option claim is 'some'" in done.stderr, f"{name}: {done.stderr}")
+            else:
+                failures.expect(done.returncode == 0, f"{name}: {done.stderr[-500:]}")
+                difference = re.findall(r"largest difference ([^ ,\n]+)", done.stdout)
+                failures.expect(difference and all(float(d) < 1e-5 for d in difference), f"{name}: {done.stdout}")
+    usage = subprocess.run([str(options.twin)], capture_output=True, text=True)
+    failures.expect(usage.returncode == 2 and "usage:" in usage.stderr, f"no arguments: exit code {usage.returncode}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"models": models, "conformance": conformance, "sessions": sessions, "examples": examples, "compare": compare}
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--provider", required=True, help="libdetent_onnxruntime.so")
+    parser.add_argument("--detent", required=True, help="the binary")
+    parser.add_argument("--digits", required=True, type=pathlib.Path, help="examples/digits")
+    parser.add_argument("--shared", type=pathlib.Path, help="folder that holds models/, data/ and conformance/")
+    parser.add_argument("--twin", help="the program of examples/onnxruntime/run.cpp")
+    parser.add_argument("--jobs", type=pathlib.Path, help="the list that the part `models` hands to `compare`")
+    options = parser.parse_args()
+    if "DETENT_SHARED" in os.environ:
+        options.shared = pathlib.Path(os.environ["DETENT_SHARED"])
+    failures = Failures()
+    with tempfile.TemporaryDirectory() as folder:
+        parts[options.part](judge.Tool(options.detent, folder), options, failures, pathlib.Path(folder))
+    print("\n".join(failures), file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
