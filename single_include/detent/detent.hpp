@@ -341,6 +341,36 @@ inline void add_scaled(std::size_t n, double a, const double* x, double* y) noex
   }
 }
 
+/// y[i] = y[i] * (a * scale[i]) + addend[i] for n floats, each product rounded to float before it
+/// goes on. SIMD vectors give the same bits as scalars.
+inline void scale_and_add(std::size_t n, float a, const float* scale, const float* addend,
+                          float* y) noexcept {
+  std::size_t i = 0;
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(__AVX__)
+  constexpr std::size_t lanes = 8;
+#else
+  constexpr std::size_t lanes = 4;
+#endif
+  typedef float batch __attribute__((vector_size(lanes * sizeof(float))));  // NOLINT: no alias
+  for (; i + lanes <= n; i += lanes) {
+    batch product;
+    batch factor;
+    batch sum;
+    std::memcpy(&product, y + i, sizeof product);
+    std::memcpy(&factor, scale + i, sizeof factor);
+    std::memcpy(&sum, addend + i, sizeof sum);
+    product *= factor * a;
+    DETENT_ROUNDED(product);
+    sum += product;
+    std::memcpy(y + i, &sum, sizeof sum);
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i] = rounded_product(y[i], a * scale[i]) + addend[i];
+  }
+}
+
 #undef DETENT_ROUNDED
 
 /// y[i] += a[0] * x[0][i] + a[1] * x[1][i] + a[2] * x[2][i] + a[3] * x[3][i] for n elements, where

@@ -32,8 +32,8 @@ inline constexpr std::size_t costly_piece = std::size_t{1} << 11;
 /// Calls body(begin, end) for consecutive pieces that make up [0, count), perhaps at the same time
 /// on several threads. A piece has about `least` elements or more, if `count` is not smaller. The
 /// body must not throw.
-inline void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
-                       const std::function<void(std::size_t, std::size_t)>& body) {
+template <class Body>
+void for_pieces(const operator_context& c, std::size_t count, std::size_t least, const Body& body) {
   const std::size_t pieces = (std::max)(count / (std::max)(least, std::size_t{1}), std::size_t{1});
   if (pieces == 1 || c.parallel == nullptr || !*c.parallel) {
     body(0, count);

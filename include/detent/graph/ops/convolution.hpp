@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv and QLinearConv.
+// Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv, ConvInteger and
+// QLinearConv.
 //
 // Operators of domain "detent" are never written to files. detent.Conv adds the attributes `lower`
 // and `upper` (a fused clamp). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
 // quantized grid); if its output scale is absent, it writes floats, clamped to `lower` and `upper`.
+// For detent.ConvIntegerToFloat and DynamicQuantizeConv see scaled_sums.hpp.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
 
@@ -29,6 +31,7 @@
 #include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/scaled_sums.hpp>
 #include <detent/graph/ops/volume_patches.hpp>
 #include <detent/graph/ops/window.hpp>
 
@@ -350,11 +353,12 @@ struct convolution_settings {
 /// The packed weights of each group of a convolution of volumes.
 using packed_integer_groups = std::vector<packed_weights>;
 
-inline void run_integer_volume(operator_context& c, const integer_product_inputs& at) {
+inline void run_integer_volume(operator_context& c, const integer_product_inputs& at,
+                               const tensor& lhs, std::optional<std::int32_t> lhs_zero_point) {
   with_volume(c, at.rhs, [&](const volume_sizes& s, const volume_patches& patches) {
     auto& state = cached_state<packed_integer_groups, std::optional<epilogue_options>>(
         c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_integer_groups& fresh) {
-          const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
+          const filter_shape f = read_filters(c, lhs.dims(), c.input(at.rhs).dims());
           const rhs_terms terms(c, at, f.out_channels);
           const std::size_t zero_points =
               c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
@@ -372,8 +376,9 @@ inline void run_integer_volume(operator_context& c, const integer_product_inputs
                  group_slice(terms.bias, f, g)}));
           }
         });
-    const epilogue_options options = cached_epilogue(c, at, state.own);
-    const tensor x = to_channels_last(c.inputs[at.lhs], c.allocate);
+    epilogue_options options = cached_epilogue(c, at, state.own);
+    options.lhs_zero_point = lhs_zero_point.value_or(options.lhs_zero_point);
+    const tensor x = to_channels_last(lhs, c.allocate);
     tensor& y = c.outputs[0];
     for_integer_product(c, x, y.type(), [&]<class A, class T>() {
       convolve_volume(c, s, patches, x.data<A>().data(), static_cast<A>(options.lhs_zero_point),
@@ -385,16 +390,20 @@ inline void run_integer_volume(operator_context& c, const integer_product_inputs
   });
 }
 
-inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at) {
+/// Convolves `lhs`, which has the shape and order of input 0. Its zero point is that of the node if
+/// none is given.
+inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at,
+                                    const tensor& lhs,
+                                    std::optional<std::int32_t> lhs_zero_point = std::nullopt) {
   if (is_volume(c)) {
     c.make_output(0);
     count_convolution(c, c.inputs[at.rhs].dims());
-    run_integer_volume(c, at);
+    run_integer_volume(c, at, lhs, lhs_zero_point);
     return;
   }
   auto& state = cached_state<packed_filters, convolution_settings>(
       c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_filters& fresh) {
-        const filter_shape f = read_filters(c, c.input(at.lhs).dims(), c.input(at.rhs).dims());
+        const filter_shape f = read_filters(c, lhs.dims(), c.input(at.rhs).dims());
         const rhs_terms terms(c, at, f.out_channels);
         const std::size_t zero_points =
             c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;
@@ -404,7 +413,7 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
                                {terms.scales, w.zero_points, terms.bias});
       });
   epilogue_options options = cached_epilogue(c, at, state.own.epilogue);
-  const unsigned_operand x = as_unsigned(c, c.inputs[at.lhs], options.lhs_zero_point);
+  const unsigned_operand x = as_unsigned(c, lhs, lhs_zero_point.value_or(options.lhs_zero_point));
   options.lhs_zero_point = x.zero_point;
   const window& w = state.own.windows.get(c, at.rhs);
   count_convolution(c, c.inputs[at.rhs].dims());
@@ -413,6 +422,10 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
     convolve<T>(x.values.data<std::uint8_t>(), *state.packed, w, y.mutable_data<T>(), options,
                 *c.parallel);
   });
+}
+
+inline void run_integer_convolution(operator_context& c, const integer_product_inputs& at) {
+  run_integer_convolution(c, at, c.input(at.lhs));
 }
 
 inline void infer_qlinear_conv(operator_context& c) {
@@ -426,6 +439,21 @@ inline void infer_qlinear_conv(operator_context& c) {
 
 inline void infer_conv_integer(operator_context& c) { infer_convolution(c, 1, element_type::s32); }
 
+inline void infer_conv_integer_to_float(operator_context& c) {
+  infer_convolution(c, 1, element_type::f32);
+}
+
+inline void run_conv_integer_to_float(operator_context& c) {
+  run_integer_convolution(c, scaled_sum_inputs);
+  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dim(0)));
+}
+
+inline void run_dynamic_convolution(operator_context& c) {
+  const dynamic_operand x(c);
+  run_integer_convolution(c, dynamic_sum_inputs, x.values, x.params.zero_point);
+  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dim(0)), x.params.scale, 2, 4);
+}
+
 inline constexpr operator_definition convolution_operators[] = {
     {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
     {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
@@ -433,6 +461,10 @@ inline constexpr operator_definition convolution_operators[] = {
      true},
     {"", "ConvInteger", 2, 4, layout_support::any, &infer_conv_integer,
      [](operator_context& c) { run_integer_convolution(c, integer_inputs); }, true},
+    {"detent", "ConvIntegerToFloat", 3, 7, layout_support::any, &infer_conv_integer_to_float,
+     &run_conv_integer_to_float, true},
+    {"detent", "DynamicQuantizeConv", 2, 5, layout_support::any, &infer_conv_integer_to_float,
+     &run_dynamic_convolution, true},
     {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
      [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},
     {"detent", "QLinearConv", 5, 9, layout_support::any, &infer_qlinear_conv,

@@ -22,6 +22,7 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/scaled_sums.hpp>
 #include <detent/quantize.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -33,29 +34,24 @@ inline void infer_float_matmul(operator_context& c) {
 }
 
 inline void run_dynamic_quantize_matmul(operator_context& c) {
-  const tensor& a = c.inputs[0];
-  const quant_params p = dynamic_quantize_params(c, a);
-  tensor q(element_type::u8, a.dims());
-  q.set_storage(c.allocate(q.bytes()));
-  quantize(a.data<float>(), q.mutable_data<std::uint8_t>(), p);
-  const auto zero_point = static_cast<std::uint8_t>(p.zero_point);
-  const auto optional = [&](std::size_t i) { return c.has_input(i) ? c.inputs[i] : tensor(); };
-  // The inputs of MatMulIntegerToFloat, which does the rest.
-  const tensor inputs[] = {
-      q,
-      c.inputs[1],
-      tensor::of<float>(element_type::f32, {}, std::span(&p.scale, 1)),
-      c.inputs[2],
-      tensor::of<std::uint8_t>(element_type::u8, {}, std::span(&zero_point, 1)),
-      optional(3),
-      optional(4)};
-  const bool constant[] = {false, c.is_constant(1), false,           c.is_constant(2),
-                           false, c.is_constant(3), c.is_constant(4)};
-  operator_context product = c;
-  product.inputs = inputs;
-  product.constant = constant;
-  run_integer_matmul(product, integer_to_float_inputs);
-  c.outputs = std::move(product.outputs);
+  const dynamic_operand x(c);
+  // Of the inputs a, b, b_scale, b_zero_point, bias, with the scale of a.
+  static constexpr integer_product_inputs at{
+      0, absent_input, absent_input, 1, 2, 3, absent_input, absent_input, absent_input, 4};
+  epilogue_options options = product_epilogue(c, at);
+  options.lhs_scale = x.params.scale;
+  run_integer_matmul(c, at, x.values, {&x.params.zero_point, 1}, options);
+}
+
+inline void run_matmul_integer_to_float(operator_context& c) {
+  run_integer_matmul(c, scaled_sum_inputs);
+  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dims().back()));
+}
+
+inline void run_dynamic_product(operator_context& c) {
+  const dynamic_operand x(c);
+  run_integer_matmul(c, dynamic_sum_inputs, x.values, {&x.params.zero_point, 1}, {});
+  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dims().back()), x.params.scale, 2, 4);
 }
 
 /// Infers the output of MulInteger, whose inputs are a, a_zero_point, b, b_zero_point.
@@ -85,6 +81,10 @@ inline void run_mul_integer(operator_context& c) {
 inline constexpr operator_definition integer_to_float_operators[] = {
     {"com.microsoft", "MatMulIntegerToFloat", 4, 7, layout_support::plain, &infer_float_matmul,
      [](operator_context& c) { run_integer_matmul(c, integer_to_float_inputs); }, true},
+    {"detent", "MatMulIntegerToFloat", 3, 7, layout_support::plain, &infer_float_matmul,
+     &run_matmul_integer_to_float, true},
+    {"detent", "DynamicQuantizeMatMul", 2, 5, layout_support::plain, &infer_float_matmul,
+     &run_dynamic_product, true},
     {"com.microsoft", "DynamicQuantizeMatMul", 3, 5, layout_support::plain, &infer_float_matmul,
      &run_dynamic_quantize_matmul, true},
     {"com.microsoft", "MulInteger", 1, 4, layout_support::plain, &infer_mul_integer,

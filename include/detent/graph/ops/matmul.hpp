@@ -308,21 +308,21 @@ inline packed_weights pack_rhs(const operator_context& c, const integer_product_
   return pack_weights(values, {terms.scales, zero_points, terms.bias});
 }
 
-inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at) {
+/// Multiplies `lhs`, whose zero points are one or one for each row of a matrix, by the right side.
+/// `options` need no zero points and no bias.
+inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at,
+                               const tensor& lhs, std::span<const std::int32_t> lhs_zero_points,
+                               epilogue_options options) {
   const tensor& b = c.input(at.rhs);
-  const matmul_shape s(c, c.input(at.lhs).dims(), b.dims());
+  const matmul_shape s(c, lhs.dims(), b.dims());
   tensor& y = c.make_output(0);
   if (y.count() == 0) {
     return;  // a stack of empty matrices may be very high
   }
   c.count_multiply_adds({y.count(), s.k});
-  const std::size_t zero_point_count =
-      c.has_input(at.lhs_zero_point) ? c.inputs[at.lhs_zero_point].count() : 1;
-  const std::vector<std::int32_t> lhs_zero_points =
-      read_zero_points(c, at.lhs_zero_point, zero_point_count);
+  const std::size_t zero_point_count = lhs_zero_points.size();
   c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
                       " zero points for ", s.m, " rows");
-  epilogue_options options = product_epilogue(c, at);
   options.bias = optional_floats(c, at.float_bias, s.n);
   const auto signed_rhs = [&] {
     return as_signed(
@@ -344,9 +344,9 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   }
   const std::int8_t* matrices =
       weights == nullptr ? rhs.values.data<std::int8_t>().data() : nullptr;
-  for_integer_product(c, c.inputs[at.lhs], y.type(), [&]<class A, class T>() {
-    for_each_product(s, c.inputs[at.lhs].data<A>().data(), matrices, y.mutable_data<T>().data(),
-                     [&](const A* lhs, const std::int8_t* matrix, T* out, std::size_t rows) {
+  for_integer_product(c, lhs, y.type(), [&]<class A, class T>() {
+    for_each_product(s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
+                     [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows) {
                        packed_weights once;
                        if (weights == nullptr) {
                          once = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
@@ -358,11 +358,19 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
                        }
                        options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
                        options.lhs_zero_points = row_zero_points;
-                       gemm(matrix_view<const A>(lhs, rows, s.k),
+                       gemm(matrix_view<const A>(left, rows, s.k),
                             weights == nullptr ? once : *weights, matrix_view<T>(out, rows, s.n),
                             options, *c.parallel);
                      });
   });
+}
+
+/// run_integer_matmul() of the node's own left side.
+inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at) {
+  const std::size_t zero_points =
+      c.has_input(at.lhs_zero_point) ? c.inputs[at.lhs_zero_point].count() : 1;
+  run_integer_matmul(c, at, c.input(at.lhs), read_zero_points(c, at.lhs_zero_point, zero_points),
+                     product_epilogue(c, at));
 }
 
 inline void infer_matmul_integer(operator_context& c) {

@@ -217,9 +217,11 @@ inline epilogue_options product_epilogue(const operator_context& c,
     options.output = read_params(c, at.out_scale, at.out_zero_point);
   }
   options.levels = fused_levels(c.n());
-  const fused_clamp clamp(c.n());
-  options.lower = clamp.lower;
-  options.upper = clamp.upper;
+  if (c.has_input(at.lhs_scale)) {  // bounds are given in units of the result, not of the sums
+    const fused_clamp clamp(c.n());
+    options.lower = clamp.lower;
+    options.upper = clamp.upper;
+  }
   return options;
 }
 

@@ -30,6 +30,7 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
+#include <detent/graph/rewrite/dynamic_products.hpp>
 #include <detent/graph/rewrite/integer_operators.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/quantized_values.hpp>
@@ -536,6 +537,7 @@ inline void lower_quantized(model& m) {
     lower_quantized(m);
   }
   fold_constants(m, true);
+  fuse_dynamic_products(m);
   fuse_activations(m);
   remove_unused(m);
   return m;

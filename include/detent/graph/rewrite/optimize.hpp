@@ -569,9 +569,16 @@ struct activation_bounds {
   return both.lower > both.upper ? std::nullopt : std::optional<activation_bounds>(both);
 }
 
+/// Whether a node is one that fuse_dynamic_products() makes.
+[[nodiscard]] inline bool is_fused_dynamic(const node& n) {
+  return n.domain == "detent" &&
+         (n.op_type == "ConvIntegerToFloat" || n.op_type == "MatMulIntegerToFloat" ||
+          n.op_type == "DynamicQuantizeConv" || n.op_type == "DynamicQuantizeMatMul");
+}
+
 /// Fuses a Relu or Clip, or several in a row, into the Conv or Gemm whose result they alone take:
-/// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. The result
-/// is for execution, not for files.
+/// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. So do what
+/// fuse_dynamic_products() makes. The result is for execution, not for files.
 inline void fuse_activations(model& m) {
   if (!detail::has_any(m, {"Relu", "Clip"})) {
     return;
@@ -579,7 +586,7 @@ inline void fuse_activations(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];
-    if (!n.is("Conv") && !n.is("Gemm")) {
+    if (!n.is("Conv") && !n.is("Gemm") && !is_fused_dynamic(n)) {
       continue;
     }
     activation_bounds bounds;
