@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,7 +21,10 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/learn/gradient_memory.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
+#include <detent/graph/learn/node_segments.hpp>
+#include <detent/graph/learn/spare_vectors.hpp>
 #include <detent/graph/learn/training_operators.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -34,38 +38,12 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-namespace detail {
-
-/// Vectors that were used and are not needed any more. They save the heap, which gives large blocks
-/// back to the system, from getting them again for each node.
-class spare_vectors {
- public:
-  /// A vector of `count` zeros: one of those given back if one has the place.
-  [[nodiscard]] std::vector<double> zeros(std::size_t count) {
-    const auto found = vectors_.lower_bound(count);
-    if (found == vectors_.end() || found->first > 2 * count) {
-      return std::vector<double>(count);
-    }
-    std::vector<double> taken = std::move(found->second);
-    vectors_.erase(found);
-    taken.assign(count, 0.0);
-    return taken;
-  }
-  void give_back(std::vector<double> vector) {
-    vectors_.emplace(vector.capacity(), std::move(vector));
-  }
-
- private:
-  std::multimap<std::size_t, std::vector<double>> vectors_;  // by capacity
-};
-
-}  // namespace detail
-
 /// Runs a small float model forwards and backwards. It keeps all values of the last forward run,
 /// and its constants may change between runs. The operators are those of the executor, so that
 /// forward values have the same bits.
 ///
-/// Not thread-safe. Memory: all values of one run.
+/// Not thread-safe. Memory: all values of one run, or with use_segments() those between segments
+/// and those of one segment; and the gradients that are on their way, in double.
 ///
 /// @code{.cpp}
 /// detent::graph::gradient_graph g(model);
@@ -78,6 +56,9 @@ class gradient_graph {
   /// Gradients by the name of a value: one number for each element of the value, in the row-major
   /// order of its dimensions.
   using gradient_map = std::map<std::string, std::vector<double>>;
+  /// A function that forward() calls with the name and the elements of each input and then of each
+  /// value that a node computes, in the order of the nodes, once for each.
+  using value_observer = std::function<void(const std::string& name, const tensor& value)>;
 
   /// Takes a model with its nodes in topological order (sort_and_check()). `registry` holds the
   /// operators and must outlive the object; of `options`, only `parallel` and the limits are used.
@@ -89,7 +70,8 @@ class gradient_graph {
       : model_(std::move(m)),
         options_(std::move(options)),
         registry_(&registry),
-        buffers_(options_.max_memory_bytes, true) {
+        buffers_(options_.max_memory_bytes, true),
+        segments_(model_, 1) {
     require_supported(model_, registry);
   }
 
@@ -111,12 +93,31 @@ class gradient_graph {
     found->second = std::move(value);
   }
 
-  /// Computes and keeps all values for these inputs, given by name. Values of the run before are
-  /// gone. Throws invalid_argument if an input is missing, and what the operators throw, naming the
+  /// Divides the nodes into segments, as node_segments does with these arguments. forward() then
+  /// keeps only the values that node_segments keeps, and backward() computes the values of each
+  /// segment again before it takes its gradients. Gradients have the same bits for every number of
+  /// segments. Values of the run before are gone. Throws as node_segments.
+  void use_segments(std::size_t count, const std::set<std::string>& kept = {}) {
+    segments_ = node_segments(model_, count, kept);
+    values_.clear();
+    forget_inner();
+  }
+  /// The number of segments; 1 unless use_segments() gave another one.
+  [[nodiscard]] std::size_t segments() const noexcept { return segments_.count(); }
+
+  /// What the last forward run and the calls of backward() behind it have held at a time, at most.
+  [[nodiscard]] const gradient_memory& memory() const noexcept { return most_; }
+
+  /// Computes the values for these inputs, given by name, and keeps all of them, or with segments
+  /// those that use_segments() tells. Values of the run before are gone. `observer` may be empty.
+  /// Throws invalid_argument if an input is missing, and what the operators throw, naming the
   /// node. Entries of `inputs` that the model does not know are ignored, and declared types and
   /// shapes are not compared with the inputs'.
-  void forward(const std::map<std::string, tensor>& inputs) {
+  void forward(const std::map<std::string, tensor>& inputs, const value_observer& observer = {}) {
     values_.clear();
+    forget_inner();
+    kept_bytes_ = 0;
+    most_ = {};
     for (const auto& [name, t] : model_.initializers) {
       values_[name] = t;
     }
@@ -124,33 +125,33 @@ class gradient_graph {
       const auto found = inputs.find(v.name);
       require(found != inputs.end() && found->second.has_data(), error_kind::invalid_argument,
               "gradient_graph: input '", v.name, "' is missing");
-      values_[v.name] = to_plain(found->second);
+      const tensor& t = values_[v.name] = to_plain(found->second);
+      if (observer) {
+        observer(v.name, t);
+      }
     }
     detail::run_resources resources(options_, buffers_);
-    for (const node& n : model_.nodes) {
-      std::vector<tensor> arguments;
-      for (const std::string& name : n.inputs) {
-        arguments.push_back(name.empty() ? tensor() : value(name));
-      }
-      std::unique_ptr<operator_state> state;
-      std::vector<tensor> results =
-          detail::apply(n, *registry_->find(n.domain, n.op_type), detail::opset_of(model_, n),
-                        arguments, {}, state, resources, false);
-      for (std::size_t i = 0; i < n.outputs.size(); ++i) {
-        if (!n.outputs[i].empty()) {
-          values_[n.outputs[i]] = to_plain(results[i]);
+    for (std::size_t s = 0; s < segments_.count(); ++s) {
+      compute(s, resources, [&](const std::string& name, const tensor& t) {
+        if (segments_.keeps(name)) {
+          values_[name] = t;
+          kept_bytes_ += t.bytes();
         }
-      }
+        if (observer) {
+          observer(name, t);
+        }
+      });
     }
   }
 
   /// A value of the last forward run (an input, a constant or a computed value), with elements in
   /// the order of its dimensions. The reference is valid until the next forward(). Throws
-  /// invalid_argument if there is no value of that name.
+  /// invalid_argument if there is no value of that name, or if it is inside a segment.
   [[nodiscard]] const tensor& value(const std::string& name) const {
     const auto found = values_.find(name);
     require(found != values_.end(), error_kind::invalid_argument,
-            "gradient_graph: there is no value '", name, "'");
+            "gradient_graph: there is no value '", name, "'",
+            segments_.keeps(name) ? "" : ", or it is inside a segment and not kept");
     return found->second;
   }
 
@@ -159,24 +160,38 @@ class gradient_graph {
   /// usually outputs, one number for each element. The result has an entry for each wanted value,
   /// all zeros if no seed depends on it.
   ///
-  /// Throws invalid_argument for values that are unknown or not float32; shape_mismatch for a seed
-  /// of another size than its value; unsupported, naming the node, if a gradient would have to pass
-  /// through an operator without gradient (find_gradient()), through values of another type than
-  /// float32 (but for Cast and the like), or into an output of a node that has none.
+  /// Throws invalid_argument for values that are unknown, inside a segment, or not float32;
+  /// shape_mismatch for a seed of another size than its value; unsupported, naming the node, if a
+  /// gradient would have to pass through an operator without gradient (find_gradient()), through
+  /// values of another type than float32 (but for Cast and the like), or into an output of a node
+  /// that has none.
   [[nodiscard]] gradient_map backward(const gradient_map& seeds,
                                       const std::set<std::string>& wanted) const {
-    const std::set<std::string> active = values_on_the_way(wanted);
+    const std::set<std::string> active = detail::values_computed_from(model_, wanted);
+    for (const std::string& name : wanted) {
+      static_cast<void>(value(name));
+    }
     gradient_map gradients;
+    gradient_bytes_ = 0;
     for (const auto& [name, seed] : seeds) {
       require(seed.size() == float_value(name).count(), error_kind::shape_mismatch,
               "gradient_graph: a gradient of ", seed.size(), " elements for '", name, "' of shape ",
               shown(value(name).dims()));
       // From the spare vectors, because it is given back to them: their number stays the same.
-      std::vector<double>& own = gradients[name] = spare_.zeros(seed.size());
+      std::vector<double>& own = gradients[name] = zeros(seed.size());
       std::copy(seed.begin(), seed.end(), own.begin());
     }
-    for (std::size_t i = model_.nodes.size(); i-- > 0;) {
-      run_back(model_.nodes[i], active, wanted, gradients);
+    detail::run_resources resources(options_, buffers_);
+    for (std::size_t s = segments_.count(); s-- > 0;) {
+      if (!is_reached(s, gradients)) {
+        continue;
+      }
+      if (computed_ != s) {
+        compute(s, resources, [](const std::string&, const tensor&) {});
+      }
+      for (std::size_t i = segments_.end(s); i-- > segments_.begin(s);) {
+        run_back(model_.nodes[i], active, wanted, gradients);
+      }
     }
     gradient_map found;
     for (const std::string& name : wanted) {
@@ -195,20 +210,70 @@ class gradient_graph {
     return t;
   }
 
-  /// The values in `wanted` and all values that are computed from them: only through these do
-  /// gradients have to pass.
-  [[nodiscard]] std::set<std::string> values_on_the_way(const std::set<std::string>& wanted) const {
-    std::set<std::string> active = wanted;
-    for (const node& n : model_.nodes) {
-      bool depends = false;
-      for (const std::string& name : n.inputs) {
-        depends = depends || active.count(name) != 0;
+  /// A value of the last forward run that is kept, or is inside the segment computed last.
+  [[nodiscard]] const tensor& known(const std::string& name) const {
+    const auto found = inner_.find(name);
+    return found != inner_.end() ? found->second : value(name);
+  }
+
+  void forget_inner() const {
+    inner_.clear();
+    inner_bytes_ = 0;
+    computed_ = none;
+  }
+
+  /// Computes the values of a segment, shows them to `see`, and keeps those inside it. A node whose
+  /// results are all known is not run again.
+  template <class See>
+  void compute(std::size_t segment, detail::run_resources& resources, const See& see) const {
+    forget_inner();
+    for (std::size_t i = segments_.begin(segment); i < segments_.end(segment); ++i) {
+      const node& n = model_.nodes[i];
+      if (std::all_of(n.outputs.begin(), n.outputs.end(), [&](const std::string& name) {
+            return name.empty() || values_.count(name) != 0;
+          })) {
+        continue;
       }
-      if (depends) {
-        active.insert(n.outputs.begin(), n.outputs.end());
+      std::vector<tensor> arguments;
+      for (const std::string& name : n.inputs) {
+        arguments.push_back(name.empty() ? tensor() : known(name));
+      }
+      std::unique_ptr<operator_state> state;
+      std::vector<tensor> results =
+          detail::apply(n, *registry_->find(n.domain, n.op_type), detail::opset_of(model_, n),
+                        arguments, {}, state, resources, false);
+      for (std::size_t k = 0; k < n.outputs.size(); ++k) {
+        if (!n.outputs[k].empty()) {
+          const tensor t = to_plain(results[k]);
+          see(n.outputs[k], t);
+          if (!segments_.keeps(n.outputs[k])) {
+            inner_[n.outputs[k]] = t;
+            inner_bytes_ += t.bytes();
+          }
+          most_.values = (std::max)(most_.values, kept_bytes_ + inner_bytes_);
+        }
       }
     }
-    return active;
+    computed_ = segment;
+  }
+
+  /// Whether a value that the segment computes has a gradient. Otherwise it passes none on.
+  [[nodiscard]] bool is_reached(std::size_t segment, const gradient_map& gradients) const {
+    for (std::size_t i = segments_.begin(segment); i < segments_.end(segment); ++i) {
+      for (const std::string& name : model_.nodes[i].outputs) {
+        if (gradients.count(name) != 0) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  /// A vector of zeros for a gradient.
+  [[nodiscard]] std::vector<double> zeros(std::size_t count) const {
+    gradient_bytes_ += count * sizeof(double);
+    most_.gradients = (std::max)(most_.gradients, gradient_bytes_);
+    return spare_.zeros(count);
   }
 
   /// Adds to `gradients` what the gradients of the node's outputs contribute to its active inputs,
@@ -229,7 +294,7 @@ class gradient_graph {
     std::vector<tensor> inputs;
     bool any = false;
     for (const std::string& name : n.inputs) {
-      inputs.push_back(name.empty() ? tensor() : value(name));
+      inputs.push_back(name.empty() ? tensor() : known(name));
       const bool wants =
           !name.empty() && active.count(name) != 0 && ops::is_floating(inputs.back().type());
       c.wanted.push_back(wants);
@@ -249,7 +314,7 @@ class gradient_graph {
           require_type(n, gradient, n.inputs[i]);
           std::vector<double>& sum = gradients[n.inputs[i]];
           if (sum.size() != inputs[i].count()) {
-            sum = spare_.zeros(inputs[i].count());
+            sum = zeros(inputs[i].count());
           }
           c.input_gradients.back() = sum;
         }
@@ -258,7 +323,7 @@ class gradient_graph {
       c.forward.opset = detail::opset_of(model_, n);
       c.forward.inputs = inputs;
       for (const std::string& name : n.outputs) {
-        c.forward.outputs.push_back(name.empty() ? tensor() : value(name));
+        c.forward.outputs.push_back(name.empty() ? tensor() : known(name));
       }
       c.forward.parallel = &options_.parallel;
       c.definition = registry_->find(n.domain, n.op_type);
@@ -267,6 +332,7 @@ class gradient_graph {
     for (const std::string& name : n.outputs) {
       const auto found = gradients.find(name);
       if (found != gradients.end() && wanted.count(name) == 0) {
+        gradient_bytes_ -= found->second.size() * sizeof(double);
         spare_.give_back(std::move(found->second));
         gradients.erase(found);
       }
@@ -281,7 +347,7 @@ class gradient_graph {
     return c.wants(0) && !c.output_gradients[0].empty() && wanted.count(n.outputs[0]) == 0 &&
            gradients.count(n.inputs[0]) == 0 &&
            std::count(n.inputs.begin(), n.inputs.end(), n.inputs[0]) == 1 &&
-           value(n.inputs[0]).count() == c.output_gradients[0].size();
+           known(n.inputs[0]).count() == c.output_gradients[0].size();
   }
 
   /// The gradient of the node's operator. Throws unsupported, naming the node, if there is none, or
@@ -304,7 +370,7 @@ class gradient_graph {
   /// Throws unsupported, naming the node, if the gradient does not take values of this type.
   void require_type(const node& n, const gradient_definition& gradient,
                     const std::string& name) const {
-    const element_type type = value(name).type();
+    const element_type type = known(name).type();
     require(gradient.any_floating || type == element_type::f32, error_kind::unsupported, n.label(),
             ": no gradient of ", graph::name(type), " '", name, "'");
   }
@@ -313,8 +379,17 @@ class gradient_graph {
   executor_options options_;
   const operator_registry* registry_;
   detail::buffer_pool buffers_;
+  node_segments segments_;
   mutable detail::spare_vectors spare_;
-  std::map<std::string, tensor> values_;
+  std::map<std::string, tensor> values_;  // constants, inputs, and values that segments_ keeps
+  std::size_t kept_bytes_ = 0;            // of the computed ones among them
+  // backward() computes segments again: these are the other values of the one computed last.
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+  mutable std::map<std::string, tensor> inner_;
+  mutable std::size_t inner_bytes_ = 0;
+  mutable std::size_t computed_ = none;  // the segment, if all its values are there
+  mutable std::size_t gradient_bytes_ = 0;
+  mutable gradient_memory most_;
 };
 
 /// Describes each node of the model whose operator has no gradient (find_gradient()). Nodes of

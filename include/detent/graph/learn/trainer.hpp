@@ -23,9 +23,12 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/fake_quantize.hpp>
+#include <detent/graph/learn/choose_segments.hpp>
 #include <detent/graph/learn/gradient.hpp>
+#include <detent/graph/learn/gradient_memory.hpp>
 #include <detent/graph/learn/learning_rate.hpp>
 #include <detent/graph/learn/loss.hpp>
+#include <detent/graph/learn/node_segments.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/learn/training_data.hpp>
@@ -103,22 +106,14 @@ class any_optimizer {
   return found == 0;
 }
 
-/// The name of the first value, in the order of the nodes, that holds NaN or infinity, with the
-/// node that makes it; empty if there is none.
-[[nodiscard]] inline std::string first_not_finite(const gradient_graph& g) {
-  for (const value_info& v : g.graph_model().inputs) {
-    if (!is_finite(g.value(v.name))) {
-      return "input '" + v.name + "'";
+/// A value of a model with what makes it, for messages.
+[[nodiscard]] inline std::string with_origin(const model& m, const std::string& value) {
+  for (const node& n : m.nodes) {
+    if (std::find(n.outputs.begin(), n.outputs.end(), value) != n.outputs.end()) {
+      return "'" + value + "', the result of " + n.label();
     }
   }
-  for (const node& n : g.graph_model().nodes) {
-    for (const std::string& name : n.outputs) {
-      if (!name.empty() && !is_finite(g.value(name))) {
-        return "'" + name + "', the result of " + n.label();
-      }
-    }
-  }
-  return {};
+  return "input '" + value + "'";
 }
 
 }  // namespace detail
@@ -133,8 +128,9 @@ class any_optimizer {
 /// penalty / 2 * the sum of its squares to the loss.
 ///
 /// Deterministic: the constants have the same bits on every processor and for any number of
-/// threads. Not thread-safe. Memory: all values of one batch, their gradients in double, and for
-/// each constant up to four numbers in double.
+/// threads and segments. Not thread-safe. Memory: the values of one batch, all of them or as
+/// training_options::segments says; their gradients in double; and for each constant up to four
+/// numbers in double.
 ///
 /// Source of the factor: Esser et al., Learned step size quantization (2020).
 class trainer {
@@ -185,6 +181,8 @@ class trainer {
                 name, "'");
       }
     }
+    static_cast<void>(
+        node_segments(graph_.graph_model(), 1, kept_values()));  // which must be there
     if (teacher != nullptr) {
       teacher_.emplace(*teacher, options_.executor);
     }
@@ -192,13 +190,25 @@ class trainer {
 
   /// Trains with one batch, and returns its loss. Throws overflow, naming the first value or
   /// constant at fault, if the loss or a gradient is NaN or infinite: the constants are then those
-  /// before the step. Throws what the losses throw for labels that do not fit.
+  /// before the step. Throws what the losses throw for labels that do not fit, and what
+  /// choose_segments() throws.
   double step(const training_batch& batch) {
-    graph_.forward(batch.inputs);
-    if (const std::string at = detail::first_not_finite(graph_); !at.empty()) {
-      detent::raise(error_kind::overflow, "training step ", steps_ + 1, ": ", at,
-                    " is not finite; a smaller learning rate may help");
-    }
+    divide(batch);
+    std::optional<std::string> wrong;  // the first value that is not finite
+    graph_.forward(batch.inputs, [&](const std::string& name, const tensor& value) {
+      if (!wrong && !detail::is_finite(value)) {
+        wrong = name;
+      }
+      if (!has_factors_) {
+        counts_[name] = value.count();
+      }
+      if (observer_) {
+        observer_(name, value);
+      }
+    });
+    require(!wrong, error_kind::overflow, "training step ", steps_ + 1, ": ",
+            wrong ? detail::with_origin(graph_.graph_model(), *wrong) : std::string(),
+            " is not finite; a smaller learning rate may help");
     gradient_graph::gradient_map seeds;
     const double loss = loss_of(batch, seeds) + penalties();
     const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
@@ -316,8 +326,10 @@ class trainer {
       network.initializers[name] = value;
     }
     graph_ = gradient_graph(std::move(network), options_.executor);
+    divided_for_.reset();
     require_gradients();
     has_factors_ = false;
+    counts_.clear();
   }
 
   /// Gives a constant of the network other elements; if it is trained, training goes on from them,
@@ -338,8 +350,17 @@ class trainer {
     }
   }
 
-  /// A value of the last step's forward run. Throws invalid_argument if there is none.
+  /// Sets a function that each step shows its inputs and then the values that nodes compute, once,
+  /// in the order of the nodes; none if it is empty.
+  void set_observer(gradient_graph::value_observer observer) { observer_ = std::move(observer); }
+
+  /// A constant of the network, or a value of the last step's forward run. Throws invalid_argument
+  /// if there is none, or if it is inside a segment (gradient_graph::use_segments()).
   [[nodiscard]] const tensor& value(const std::string& name) const { return graph_.value(name); }
+  /// What the last step has held at a time, at most.
+  [[nodiscard]] const gradient_memory& memory() const noexcept { return graph_.memory(); }
+  /// The number of segments of the last step.
+  [[nodiscard]] std::size_t segments() const noexcept { return graph_.segments(); }
 
   /// The network with its constants as they are now.
   [[nodiscard]] const model& network() const noexcept { return graph_.graph_model(); }
@@ -396,6 +417,45 @@ class trainer {
                       static_cast<double>(std::numeric_limits<float>::min()));
   }
 
+  /// The values that gradients begin with.
+  [[nodiscard]] std::set<std::string> seeds() const {
+    std::set<std::string> names{output_};
+    names.insert(options_.loss.hidden.begin(), options_.loss.hidden.end());
+    return names;
+  }
+  /// The values that a step looks at after its forward run.
+  [[nodiscard]] std::set<std::string> kept_values() const {
+    std::set<std::string> names = seeds();
+    for (const auto& [constant, computed] : computed_statistics()) {
+      names.insert(computed);
+    }
+    return names;
+  }
+
+  /// Divides the network into segments, unless it is divided for batches of this size.
+  void divide(const training_batch& batch) {
+    std::size_t bytes = 0;
+    for (const auto& [name, t] : batch.inputs) {
+      bytes += t.bytes();
+    }
+    if (divided_for_ && (options_.segments != 0 || bytes <= *divided_for_)) {
+      return;
+    }
+    std::size_t count = options_.segments;
+    if (count == 0) {
+      const model& m = graph_.graph_model();
+      const segment_choice found =
+          choose_segments(m, find_forms(m, batch.inputs, options_.executor), kept_values(), seeds(),
+                          wanted_, options_.executor.max_memory_bytes);
+      count = found.segments;
+      if (options_.on_segments) {
+        options_.on_segments(found);
+      }
+    }
+    graph_.use_segments(count, kept_values());
+    divided_for_ = bytes;
+  }
+
   /// The part of the loss that constants with a penalty make.
   [[nodiscard]] double penalties() const {
     double total = 0.0;
@@ -414,8 +474,7 @@ class trainer {
   /// loss depends on.
   void require_gradients() const {
     const model& m = graph_.graph_model();
-    std::set<std::string> needed{output_};
-    needed.insert(options_.loss.hidden.begin(), options_.loss.hidden.end());
+    std::set<std::string> needed = seeds();
     for (std::size_t i = m.nodes.size(); i-- > 0;) {
       if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
                       [&](const std::string& name) { return needed.count(name) != 0; })) {
@@ -487,6 +546,7 @@ class trainer {
     if (!has_factors_) {
       find_factors();
       has_factors_ = true;
+      counts_.clear();
     }
     std::vector<std::span<double>> all;
     for (group& g : groups_) {
@@ -513,7 +573,8 @@ class trainer {
     for (const node& n : graph_.graph_model().nodes) {
       if (n.op_type == "FakeQuantize") {
         auto& [count, levels] = uses[n.inputs[1]];
-        count += graph_.value(n.inputs[0]).count();
+        const auto computed = counts_.find(n.inputs[0]);
+        count += computed != counts_.end() ? computed->second : graph_.value(n.inputs[0]).count();
         levels = {static_cast<std::int32_t>(n.get_int("qmin", 0)),
                   (std::max)(static_cast<std::int32_t>(n.get_int("qmax", 1)), 1)};
       }
@@ -601,37 +662,35 @@ class trainer {
     }
   }
 
-  /// The names of the means and variances that BatchNormalization nodes in training form follow.
-  [[nodiscard]] std::set<std::string> running_statistics() const {
-    std::set<std::string> names;
+  /// The means and variances that BatchNormalization nodes in training form follow: the constants,
+  /// each with the value that a run computes for it.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> computed_statistics() const {
+    std::vector<std::pair<std::string, std::string>> names;
     for (const node& n : graph_.graph_model().nodes) {
       if (n.is("BatchNormalization") && n.get_int("training_mode", 0) != 0) {
         for (std::size_t k = 1; k < n.outputs.size() && k < 3; ++k) {
           if (!n.outputs[k].empty()) {
-            names.insert(n.inputs[k + 2]);
+            names.emplace_back(n.inputs[k + 2], n.outputs[k]);
           }
         }
       }
     }
     return names;
   }
+  [[nodiscard]] std::set<std::string> running_statistics() const {
+    std::set<std::string> names;
+    for (const auto& [constant, computed] : computed_statistics()) {
+      names.insert(constant);
+    }
+    return names;
+  }
 
   /// Gives BatchNormalization nodes in training form the running statistics that they computed.
   void follow_statistics() {
-    for (const node& n : graph_.graph_model().nodes) {
-      if (n.is("BatchNormalization") && n.get_int("training_mode", 0) != 0) {
-        for (std::size_t k = 1; k < n.outputs.size() && k < 3; ++k) {
-          if (!n.outputs[k].empty()) {
-            statistics_.emplace_back(n.inputs[k + 2], graph_.value(n.outputs[k]));
-          }
-        }
-      }
+    for (const auto& [constant, computed] : computed_statistics()) {
+      graph_.set_constant(constant, graph_.value(computed));
+      given_.insert(constant);
     }
-    for (auto& [name, value] : statistics_) {
-      graph_.set_constant(name, std::move(value));
-      given_.insert(name);
-    }
-    statistics_.clear();
   }
 
   std::vector<trained_constant> constants_;
@@ -644,7 +703,9 @@ class trainer {
   std::set<std::string> wanted_;
   std::set<std::string> given_;  // constants that changed without being trained
   std::array<group, 3> groups_;
-  std::vector<std::pair<std::string, tensor>> statistics_;  // new ones, by the name of the constant
+  std::map<std::string, std::size_t> counts_;  // elements of values; empty if nobody asks for them
+  gradient_graph::value_observer observer_;
+  std::optional<std::size_t> divided_for_;  // bytes of the inputs that segments were chosen for
   std::size_t steps_ = 0;
   bool has_factors_ = false;
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/learn/gradient_memory.hpp>
 #include <detent/graph/learn/image_augmentation.hpp>
 #include <detent/graph/learn/learning_rate.hpp>
 #include <detent/graph/learn/training_checkpoint.hpp>
@@ -83,6 +84,14 @@ struct training_options {
   std::function<bool()> cancelled = {};
   /// Called behind each step with the number of steps made, their number in all, and the loss.
   std::function<void(std::size_t done, std::size_t total, double loss)> on_step = {};
+  /// Segments of the network, as node_segments has them: forward values inside a segment are
+  /// computed again for its gradients instead of being kept. More than one take less memory and
+  /// more time; the result has the same bits. 0: as choose_segments() finds them for the first
+  /// batch, and again for each batch with larger inputs and each other form of the network, with
+  /// executor.max_memory_bytes as the limit.
+  std::size_t segments = 1;
+  /// Called with what choose_segments() has found.
+  std::function<void(const segment_choice&)> on_segments = {};
   executor_options executor = {};  ///< Limits and threads; the result does not depend on threads.
 };
 

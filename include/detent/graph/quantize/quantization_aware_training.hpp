@@ -159,6 +159,7 @@ struct quantization_aware_training_result {
                               options.clip_penalty),
             o, o.epochs * steps, output_of(network.network()), is_taught ? &m : nullptr,
             output_of(m));
+  course.attach(t);
   training_options led = o;
   fingerprint own;
   own.add(options.clip_penalty);

@@ -106,6 +106,15 @@ class quantizer_course {
             .batch_statistics = step < freeze_after_};
   }
 
+  /// Call it once before the first step of a trainer. The object must outlive its steps.
+  void attach(trainer& t) {
+    t.set_observer([this, &t](const std::string& value, const tensor& x) {
+      if (t.steps() < observe_for_ && ranges_.count(value) != 0) {
+        batch_[value] = range_of(x);
+      }
+    });
+  }
+
   /// Call it behind each step of the trainer.
   void after_step(trainer& t) {
     const std::size_t next = t.steps();
@@ -164,21 +173,34 @@ class quantizer_course {
     double upper = 0.0;
   };
 
+  /// The smallest and the largest value; nothing if there is none.
+  [[nodiscard]] static std::optional<range> range_of(const tensor& values) {
+    const auto x = values.data<float>();
+    if (x.empty()) {
+      return std::nullopt;
+    }
+    const auto [least, most] = std::minmax_element(x.begin(), x.end());
+    return range{static_cast<double>(*least), static_cast<double>(*most)};
+  }
+
   void observe(trainer& t) {
     for (auto& [value, r] : ranges_) {
-      const auto x = t.value(value).data<float>();
-      if (x.empty()) {
+      const auto seen = batch_.find(value);
+      // What is not computed is a constant.
+      const std::optional<range> now =
+          seen != batch_.end() ? seen->second : range_of(t.value(value));
+      if (!now) {
         continue;
       }
-      const auto [least, most] = std::minmax_element(x.begin(), x.end());
-      r.lower += detent::detail::rounded_product(averaging_, static_cast<double>(*least) - r.lower);
-      r.upper += detent::detail::rounded_product(averaging_, static_cast<double>(*most) - r.upper);
+      r.lower += detent::detail::rounded_product(averaging_, now->lower - r.lower);
+      r.upper += detent::detail::rounded_product(averaging_, now->upper - r.upper);
       const quant_params p = reference::params_from_range(
           {static_cast<float>(r.lower), static_cast<float>(r.upper)}, scheme_);
       for (auto& [name, constant] : network_.activation_constants(value, p)) {
         t.set_constant(name, std::move(constant));
       }
     }
+    batch_.clear();
   }
 
   const fake_quantized_network& network_;
@@ -188,7 +210,8 @@ class quantizer_course {
   double averaging_;
   quant_scheme scheme_;
   weight_scale_finder find_weight_scales_;
-  std::map<std::string, range> ranges_;  // by value
+  std::map<std::string, range> ranges_;                // by value
+  std::map<std::string, std::optional<range>> batch_;  // of the last batch
 };
 
 }  // namespace detail
