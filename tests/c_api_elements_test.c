@@ -350,8 +350,9 @@ static void errors(void) {
   CHECK_ERROR(detent_quantize_elements(DETENT_F32, x, 4, DETENT_U8, q, &p, NULL),
               DETENT_INVALID_ARGUMENT, "null scales");
   p.scales = scales;
-  CHECK_ERROR(detent_quantize_elements(DETENT_S32, x, 4, DETENT_U8, q, &p, NULL),
-              DETENT_INVALID_ARGUMENT, "type 2 is not DETENT_F32, DETENT_F16 or DETENT_BF16");
+  CHECK_ERROR(
+      detent_quantize_elements(DETENT_S32, x, 4, DETENT_U8, q, &p, NULL), DETENT_INVALID_ARGUMENT,
+      "type 2 is not DETENT_F32, DETENT_F16, DETENT_BF16, DETENT_F8E4M3FN or DETENT_F8E5M2");
   CHECK_ERROR(detent_quantize_elements(DETENT_F32, x, 4, DETENT_S32, q, &p, NULL),
               DETENT_INVALID_ARGUMENT, "type 2 is not DETENT_U8");
   CHECK(detent_quantize_elements(DETENT_F32, NULL, 4, DETENT_U8, q, &p, NULL) ==

@@ -23,7 +23,8 @@ from pathlib import Path
 # folders and headers in it that are listed themselves.
 FLOORS = [
     ["version.hpp", "config.hpp"],
-    ["error.hpp", "target.hpp", "float_formats.hpp", "parallel.hpp", "simd.hpp", "window.hpp", "c_api.h"],
+    ["error.hpp", "target.hpp", "float_formats.hpp", "parallel.hpp", "simd.hpp", "window.hpp", "c_api.h", "c_api_observers.h",
+     "c_api_weights.h", "c_api_graph.h"],
     ["types.hpp", "sub_byte.hpp", "base/"],
     ["reference.hpp", "rounding.hpp"],
     ["kernels/"],

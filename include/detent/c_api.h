@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /** @file
  * The C interface of the integer numerics, also for other toolchains: packed weights of 8 and 4
- * bits, matrix products, dynamic linear layers, convolutions, quantization of elements.
+ * bits, matrix products, dynamic linear layers, convolutions, quantization of elements. Further
+ * headers: c_api_observers.h (scales from data), c_api_weights.h (codes of weights) and
+ * c_api_graph.h (ONNX models, in a library of its own).
  *
  * Link the CMake target detent::c (the library detent_c). Each function returns the same bits as
  * the C++ function of the same name without the prefix; the C++ documentation has the details.
@@ -35,8 +37,9 @@
 
 #ifdef __cplusplus
 extern "C" {
-/* Programs may pass values that are not enumerators. In C++, reading such a value is only defined
- * if the enumeration has a fixed underlying type. */
+/* The type behind an enumeration, for the headers of the C interface. Programs may pass values that
+ * are not enumerators. In C++, reading such a value is only defined if the enumeration has a fixed
+ * underlying type. */
 #define DETENT_C_ENUM : int
 #else
 #define DETENT_C_ENUM
@@ -65,7 +68,14 @@ typedef enum detent_type DETENT_C_ENUM {
   DETENT_U16 = 6,  /**< Unsigned 16-bit integers (uint16_t). */
   DETENT_S16 = 7,  /**< Signed 16-bit integers (int16_t). */
   DETENT_U4 = 8, /**< 0..15, two to a byte, the first in the low bits: n take (n + 1) / 2 bytes. */
-  DETENT_S4 = 9  /**< -8..7, two to a byte, the first in the low bits: n take (n + 1) / 2 bytes. */
+  DETENT_S4 = 9, /**< -8..7, two to a byte, the first in the low bits: n take (n + 1) / 2 bytes. */
+  DETENT_F8E4M3FN = 10, /**< 8-bit float: 4 bits of exponent, 3 of mantissa, no infinities. */
+  DETENT_F8E5M2 = 11,   /**< 8-bit float: 5 bits of exponent, 2 of mantissa. */
+  DETENT_F64 = 12,      /**< IEEE 754 binary64 (double). */
+  DETENT_U32 = 13,      /**< Unsigned 32-bit integers (uint32_t); tensors of graphs only. */
+  DETENT_U64 = 14,      /**< Unsigned 64-bit integers (uint64_t); tensors of graphs only. */
+  DETENT_S64 = 15,      /**< Signed 64-bit integers (int64_t); tensors of graphs only. */
+  DETENT_BOOL = 16      /**< Bytes of 0 (false) or 1 (true); tensors of graphs only. */
 } detent_type;
 
 /** The name of a status: "ok", "invalid argument" and so on; "unknown" for other values. Never
@@ -278,6 +288,42 @@ DETENT_C_API detent_status detent_gemm_batch(detent_type a_type, detent_type c_t
                                              const detent_gemm_problem* problems, size_t count,
                                              const detent_parallel* parallel);
 
+/** One product of two quantized activations, as between queries and keys: neither side is constant,
+ * so that nothing is packed beforehand. */
+typedef struct detent_activation_product {
+  size_t size;            /**< Size of the structure in bytes, set by the _init function. */
+  size_t m,               /**< Number of rows of A and C, M. */
+      n,                  /**< Number of columns of B and C, N. */
+      k;                  /**< Number of columns of A and rows of B, K. */
+  const void* a;          /**< The left side, M x K; element (i, k) as in detent_gemm_problem. */
+  ptrdiff_t a_row_stride, /**< From a row of A to the next one, in elements. */
+      a_column_stride;    /**< From a column of A to the next one; one of the two is 1. */
+  const void* b;          /**< The right side, K x N. */
+  ptrdiff_t b_row_stride, /**< From a row of B to the next one, in elements. */
+      b_column_stride;    /**< From a column of B to the next one, in elements. */
+  float b_scale;          /**< Scale of B, positive and finite. */
+  int32_t b_zero_point;   /**< Zero point of B, a value of its type. */
+  void* c;                /**< The output, M x N, row-major. */
+  size_t ldc;             /**< From a row of C to the next one, in elements; at least N. */
+  const detent_epilogue* epilogue; /**< The epilogue; null means the defaults. */
+} detent_activation_product;
+/** Sets the size and the defaults: column strides of 1, a b_scale of 1, all else 0 and null.
+ * `product` must not be null. */
+DETENT_C_API void detent_activation_product_init(detent_activation_product* product);
+
+/** Computes `count` products of two activations, whose parts are shared out to threads together:
+ * heads, images of a batch. C = epilogue(A * B), with the formulas of detent_epilogue and B in the
+ * place of the weights. `a_type` and `b_type` are DETENT_U8 or DETENT_S8, `c_type` is DETENT_S32,
+ * DETENT_F32, DETENT_BF16, DETENT_U8 or DETENT_S8. `products` is an array of structures of one
+ * size. Results are those of detent_pack_weights() and detent_gemm(), and so are the errors; all
+ * products are checked before the first output is written. Memory: packed copies of all B.
+ * `parallel` may be null. */
+DETENT_C_API detent_status detent_multiply_activations(detent_type a_type, detent_type b_type,
+                                                       detent_type c_type,
+                                                       const detent_activation_product* products,
+                                                       size_t count,
+                                                       const detent_parallel* parallel);
+
 /** How a dynamic linear layer quantizes its left side, and what it adds to the product. */
 typedef struct detent_dynamic_linear_options {
   size_t size;            /**< Size of the structure in bytes, set by the _init function. */
@@ -487,7 +533,8 @@ typedef struct detent_element_params {
 DETENT_C_API void detent_element_params_init(detent_element_params* params);
 
 /** Quantizes n elements: q = clamp(round_half_even(x / scale) + zero_point, qmin, qmax), with the
- * scale and zero point of the element's channel. `x_type` is DETENT_F32, DETENT_F16 or DETENT_BF16;
+ * scale and zero point of the element's channel. `x_type` is DETENT_F32, DETENT_F16, DETENT_BF16,
+ * DETENT_F8E4M3FN or DETENT_F8E5M2;
  * `q_type` is DETENT_U8, DETENT_S8, DETENT_U16, DETENT_S16, DETENT_U4 or DETENT_S4. NaN gives the
  * zero point; infinities saturate. DETENT_SHAPE_MISMATCH if n is no multiple of channels * inner.
  * `parallel` may be null. */
@@ -498,8 +545,8 @@ DETENT_C_API detent_status detent_quantize_elements(detent_type x_type, const vo
 /** Dequantizes n elements: x = float(q - zero_point) * scale, rounded to the type of x, with the
  * scale and zero point of the element's channel. `q_type` is DETENT_U8, DETENT_S8, DETENT_U16,
  * DETENT_S16, DETENT_U4, DETENT_S4, or DETENT_S32 with zero points of 0; `x_type` is DETENT_F32,
- * DETENT_F16 or DETENT_BF16. DETENT_SHAPE_MISMATCH if n is no multiple of channels * inner.
- * `parallel` may be null. */
+ * DETENT_F16, DETENT_BF16, DETENT_F8E4M3FN or DETENT_F8E5M2. DETENT_SHAPE_MISMATCH if n is no
+ * multiple of channels * inner. `parallel` may be null. */
 DETENT_C_API detent_status detent_dequantize_elements(detent_type q_type, const void* q, size_t n,
                                                       detent_type x_type, void* x,
                                                       const detent_element_params* params,
@@ -518,7 +565,13 @@ DETENT_C_API detent_status detent_requantize(const int32_t* acc, size_t n, deten
 DETENT_C_API detent_status detent_fake_quantize(const float* x, size_t n, detent_type q_type,
                                                 float* y, const detent_element_params* params);
 
-#undef DETENT_C_ENUM
+/** Converts n floats from one format to another: each is rounded to the nearest value of `to_type`,
+ * ties to even, directly from `from_type`. Both types are DETENT_F32, DETENT_F16, DETENT_BF16,
+ * DETENT_F8E4M3FN, DETENT_F8E5M2 or DETENT_F64. Values too large for `to_type` become infinity
+ * (DETENT_F8E4M3FN, which has none: NaN); if `saturate` is not 0 and `to_type` is an 8-bit format,
+ * they and infinities become its largest finite value. NaN stays NaN. */
+DETENT_C_API detent_status detent_convert_floats(detent_type from_type, const void* from, size_t n,
+                                                 detent_type to_type, void* to, int saturate);
 
 #ifdef __cplusplus
 }

@@ -49,22 +49,13 @@ detent::epilogue_options options_of(const detent_epilogue* epilogue, std::size_t
   return o;
 }
 
-/// The problems of a batch in the size that this library knows. Their distance in the caller's
-/// array is the size that the first one states; all must state the same.
+/// The problems of a batch in the size that this library knows.
 std::vector<detent_gemm_problem> known_problems(const detent_gemm_problem* problems,
                                                 std::size_t count, const char* where) {
-  std::vector<detent_gemm_problem> known;
-  if (count == 0) {
-    return known;
-  }
-  require(problems != nullptr, error_kind::invalid_argument, where, ": null problems");
-  const auto* at = reinterpret_cast<const std::byte*>(problems);
-  for (std::size_t i = 0; i < count; ++i, at += problems->size) {
-    const auto* problem = reinterpret_cast<const detent_gemm_problem*>(at);
-    known.push_back(known_fields(problem, &detent_gemm_problem_init, where));
-    require(known.back().size == problems->size, error_kind::invalid_argument, where, ": problem ",
-            i, " has size ", known.back().size, ", the first one ", problems->size);
-    require(known.back().weights != nullptr, error_kind::invalid_argument, where, ": problem ", i,
+  std::vector<detent_gemm_problem> known =
+      known_array(problems, count, &detent_gemm_problem_init, where, "problem");
+  for (std::size_t i = 0; i < count; ++i) {
+    require(known[i].weights != nullptr, error_kind::invalid_argument, where, ": problem ", i,
             " has null weights");
   }
   return known;
@@ -306,14 +297,9 @@ detent_status detent_weights_save(const detent_weights* weights, void* buffer, s
   return guarded([&] {
     constexpr const char* where = "detent_weights_save";
     const auto& value = checked(weights, where, "weights").value;
-    size_t& size = checked(needed, where, "needed");
-    const std::vector<std::byte> bytes = std::visit([](const auto& w) { return w.save(); }, value);
-    require(capacity < bytes.size() || buffer != nullptr, error_kind::invalid_argument, where,
-            ": null buffer");
-    size = bytes.size();
-    if (capacity >= bytes.size()) {
-      std::memcpy(buffer, bytes.data(), bytes.size());
-    }
+    checked(needed, where, "needed");
+    hand_out(std::visit([](const auto& w) { return w.save(); }, value), buffer, capacity, needed,
+             where);
   });
 }
 
@@ -321,8 +307,7 @@ detent_status detent_weights_load(const void* bytes, size_t size, detent_weights
   return guarded([&] {
     constexpr const char* where = "detent_weights_load";
     detent_weights*& result = checked(weights, where, "result");
-    require(bytes != nullptr || size == 0, error_kind::invalid_argument, where, ": null bytes");
-    const std::span from(static_cast<const std::byte*>(bytes), size);
+    const std::span<const std::byte> from = bytes_of(bytes, size, where);
     if (detent::packed_int4_weights::is_saved_form(from)) {
       result = new detent_weights{detent::packed_int4_weights::load(from)};
     } else {
@@ -392,6 +377,50 @@ detent_status detent_gemm_batch(detent_type a_type, detent_type c_type,
           });
         },
         known[0].weights->value);
+  });
+}
+
+void detent_activation_product_init(detent_activation_product* product) {
+  *product = {};
+  product->size = sizeof *product;
+  product->a_column_stride = 1;
+  product->b_column_stride = 1;
+  product->b_scale = 1.0F;
+}
+
+detent_status detent_multiply_activations(detent_type a_type, detent_type b_type,
+                                          detent_type c_type,
+                                          const detent_activation_product* products, size_t count,
+                                          const detent_parallel* parallel) {
+  return guarded([&] {
+    constexpr const char* where = "detent_multiply_activations";
+    const std::vector<detent_activation_product> known =
+        known_array(products, count, &detent_activation_product_init, where, "product");
+    const detent::parallel_for threads = parallel_of(parallel);
+    std::vector<detent::packed_weights> sides;
+    sides.reserve(known.size());
+    with_byte(b_type, where, [&]<class B>() {
+      for (const detent_activation_product& p : known) {
+        const matrix_view<const B> b(static_cast<const B*>(p.b), p.k, p.n, p.b_row_stride,
+                                     p.b_column_stride);
+        sides.push_back(detent::pack_weights(
+            b, {std::span(&p.b_scale, 1), std::span(&p.b_zero_point, 1), {}}, threads));
+      }
+    });
+    with_byte(a_type, where, [&]<class A>() {
+      with_output(c_type, where, [&]<class T>() {
+        std::vector<detent::gemm_problem<A, detent::packed_weights, T>> batch;
+        for (std::size_t i = 0; i < known.size(); ++i) {
+          const detent_activation_product& p = known[i];
+          batch.push_back({matrix_view<const A>(static_cast<const A*>(p.a), p.m, p.k,
+                                                p.a_row_stride, p.a_column_stride),
+                           &sides[i], rows_of(static_cast<T*>(p.c), p.m, p.n, p.ldc, where),
+                           options_of(p.epilogue, p.m, p.n, where)});
+        }
+        detent::gemm_batch(
+            std::span<const detent::gemm_problem<A, detent::packed_weights, T>>(batch), threads);
+      });
+    });
   });
 }
 

@@ -8,7 +8,7 @@
 #ifndef DETENT_C_API_CALLS_HPP
 #define DETENT_C_API_CALLS_HPP
 
-#define DETENT_C_API_BUILD
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +19,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <detent/c_api.h>
 #include <detent/detent.hpp>
@@ -128,6 +129,53 @@ Options known_fields(const Options* given, void (*init)(Options*), const char* w
   return o;
 }
 
+/// The caller's array of `count` structures in the size that this library knows. The distance of
+/// the structures is the size that the first one states; all must state the same. `one` names an
+/// element in messages.
+template <class Options>
+std::vector<Options> known_array(const Options* given, std::size_t count, void (*init)(Options*),
+                                 const char* where, const char* one) {
+  std::vector<Options> known;
+  require(count == 0 || given != nullptr, error_kind::invalid_argument, where, ": null ", one, "s");
+  const auto* at = reinterpret_cast<const std::byte*>(given);
+  for (std::size_t i = 0; i < count; ++i, at += given->size) {
+    known.push_back(known_fields(reinterpret_cast<const Options*>(at), init, where));
+    require(known.back().size == given->size, error_kind::invalid_argument, where, ": ", one, " ",
+            i, " has size ", known.back().size, ", the first one ", given->size);
+  }
+  return known;
+}
+
+/// Writes a structure of results into the caller's one, as far as the caller's version has fields.
+/// Throws invalid_argument if its size is larger than that of this library or was not set.
+template <class Result>
+void write_known_fields(Result* to, Result value, const char* what) {
+  const std::size_t size = to->size;
+  require(size >= sizeof(size_t) && size <= sizeof(Result), error_kind::invalid_argument, what,
+          ": size ", size, " is not that of the structure (", sizeof(Result),
+          "); was it initialized?");
+  value.size = size;
+  std::memcpy(static_cast<void*>(to), &value, size);
+}
+
+/// Tells how many bytes there are, and copies them if the caller's buffer holds them all.
+inline void hand_out(std::span<const std::byte> bytes, void* buffer, std::size_t capacity,
+                     std::size_t* needed, const char* where) {
+  require(needed != nullptr, error_kind::invalid_argument, where, ": null needed");
+  require(capacity < bytes.size() || buffer != nullptr, error_kind::invalid_argument, where,
+          ": null buffer");
+  *needed = bytes.size();
+  if (capacity >= bytes.size() && !bytes.empty()) {
+    std::memcpy(buffer, bytes.data(), bytes.size());
+  }
+}
+
+/// The caller's bytes. Throws invalid_argument for null with a size.
+inline std::span<const std::byte> bytes_of(const void* bytes, std::size_t size, const char* where) {
+  require(bytes != nullptr || size == 0, error_kind::invalid_argument, where, ": null bytes");
+  return {static_cast<const std::byte*>(bytes), size};
+}
+
 /// Dereferences a pointer; throws invalid_argument if it is null.
 template <class T>
 T& checked(T* pointer, const char* where, const char* what) {
@@ -188,6 +236,55 @@ void with_real(detent_type type, const char* where, const F& f) {
     default:
       raise_type(type, where, "DETENT_F32, DETENT_F16 or DETENT_BF16");
   }
+}
+
+/// Calls f<T>() with the C++ type of a floating-point type, those of 8 bits included.
+template <class F>
+void with_any_real(detent_type type, const char* where, const F& f) {
+  switch (type) {
+    case DETENT_F8E4M3FN:
+      return f.template operator()<detent::float8_e4m3fn>();
+    case DETENT_F8E5M2:
+      return f.template operator()<detent::float8_e5m2>();
+    case DETENT_F32:
+    case DETENT_F16:
+    case DETENT_BF16:
+      return with_real(type, where, f);
+    default:
+      raise_type(type, where,
+                 "DETENT_F32, DETENT_F16, DETENT_BF16, DETENT_F8E4M3FN or DETENT_F8E5M2");
+  }
+}
+
+/// Calls f<T>() with the C++ type of any floating-point type, double included.
+template <class F>
+void with_float(detent_type type, const char* where, const F& f) {
+  switch (type) {
+    case DETENT_F64:
+      return f.template operator()<double>();
+    case DETENT_F32:
+    case DETENT_F16:
+    case DETENT_BF16:
+    case DETENT_F8E4M3FN:
+    case DETENT_F8E5M2:
+      return with_any_real(type, where, f);
+    default:
+      raise_type(
+          type, where,
+          "DETENT_F32, DETENT_F16, DETENT_BF16, DETENT_F8E4M3FN, DETENT_F8E5M2 or DETENT_F64");
+  }
+}
+
+/// The shape [outer][channels][inner] of n dense elements. Throws shape_mismatch if n is no
+/// multiple of channels * inner.
+inline std::array<std::size_t, 3> channel_shape(std::size_t n, std::size_t channels,
+                                                std::size_t inner, const char* where) {
+  require(channels > 0 && inner > 0 &&
+              inner <= std::numeric_limits<std::size_t>::max() / channels &&
+              n % (channels * inner) == 0,
+          error_kind::shape_mismatch, where, ": ", n, " elements are not a multiple of ", channels,
+          " channels times ", inner);
+  return {n / (channels * inner), channels, inner};
 }
 
 /// Calls f<T>() with the C++ type of an output of integer products.

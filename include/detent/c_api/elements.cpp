@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The C interface's functions on elements: quantize, dequantize, requantize, fake quantize.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -35,6 +36,20 @@ void with_integer(detent_type type, const char* where, const F& f) {
   }
 }
 
+/// x rounded once to the format To.
+template <class To, class From>
+To converted(From x, bool saturate) {
+  if constexpr (detent::float_format<From>) {
+    return converted<To>(detent::to_float(x), saturate);  // exact
+  } else if constexpr (detent::float8_format<To>) {
+    return detent::round_to<To>(x, saturate);
+  } else if constexpr (detent::float_format<To>) {
+    return detent::round_to<To>(x);
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
 /// n dense elements to read; their shape is that of the other operand.
 template <class Q>
 auto integers_to_read(const void* data, std::size_t n) {
@@ -62,16 +77,8 @@ class element_params {
   element_params(const detent_element_params* given, std::size_t n, const char* where)
       : given_(known_fields(given, &detent_element_params_init, where)) {
     const std::size_t channels = given_.channels;
-    const std::size_t inner = given_.inner;
     require(given_.scales != nullptr, error_kind::invalid_argument, where, ": null scales");
-    require(channels > 0 && inner > 0 &&
-                inner <= std::numeric_limits<std::size_t>::max() / channels &&
-                n % (channels * inner) == 0,
-            error_kind::shape_mismatch, where, ": ", n, " elements are not a multiple of ",
-            channels, " channels times ", inner);
-    shape_[0] = n / (channels * inner);
-    shape_[1] = channels;
-    shape_[2] = inner;
+    shape_ = channel_shape(n, channels, given_.inner, where);
     params_.axis = 1;
     params_.scales.assign(given_.scales, given_.scales + channels);
     params_.zero_points.resize(channels);
@@ -103,7 +110,7 @@ class element_params {
 
  private:
   detent_element_params given_;
-  std::size_t shape_[3];
+  std::array<std::size_t, 3> shape_{};
   detent::channel_quant_params params_;
 };
 
@@ -198,7 +205,7 @@ detent_status detent_quantize_elements(detent_type x_type, const void* x, size_t
   return guarded([&] {
     constexpr const char* where = "detent_quantize_elements";
     const element_params p(&checked(params, where, "parameters"), n, where);
-    with_real(x_type, where, [&]<class F>() {
+    with_any_real(x_type, where, [&]<class F>() {
       with_integer(q_type, where, [&]<class Q>() {
         p.with([&](const auto& values) {
           detent::quantize(p.view(static_cast<const F*>(x)), integers_to_write<Q>(q, n), values,
@@ -217,7 +224,7 @@ detent_status detent_dequantize_elements(detent_type q_type, const void* q, size
     constexpr const char* where = "detent_dequantize_elements";
     const element_params p(&checked(params, where, "parameters"), n, where);
     const auto dequantize = [&]<class Q>() {
-      with_real(x_type, where, [&]<class F>() {
+      with_any_real(x_type, where, [&]<class F>() {
         p.with([&](const auto& values) {
           detent::dequantize(integers_to_read<Q>(q, n), p.view(static_cast<F*>(x)), values,
                              {.parallel = parallel_of(parallel)});
@@ -260,6 +267,24 @@ detent_status detent_fake_quantize(const float* x, size_t n, detent_type q_type,
     with_integer(q_type, where, [&]<class Q>() {
       p.with([&](const auto& values) {
         detent::fake_quantize(p.view(x), p.view(y), values, p.levels(detent::full_grid<Q>));
+      });
+    });
+  });
+}
+
+detent_status detent_convert_floats(detent_type from_type, const void* from, size_t n,
+                                    detent_type to_type, void* to, int saturate) {
+  return guarded([&] {
+    constexpr const char* where = "detent_convert_floats";
+    require(n == 0 || (from != nullptr && to != nullptr), error_kind::invalid_argument, where,
+            ": null data with size ", n);
+    with_float(from_type, where, [&]<class From>() {
+      with_float(to_type, where, [&]<class To>() {
+        const std::span<const From> x(static_cast<const From*>(from), n);
+        To* const y = static_cast<To*>(to);
+        for (std::size_t i = 0; i < n; ++i) {
+          y[i] = converted<To>(x[i], saturate != 0);
+        }
       });
     });
   });
