@@ -294,6 +294,14 @@ def sessions(tool, options, failures, folder):
     print(f"900 sessions: {grown / 2**20:.1f} MiB more memory")
     failures.expect(grown < 8 * 2**20, f"900 sessions left {grown} bytes behind")
 
+    # Sessions and threads at once, without Python between the runs.
+    dynamic = folder / "digits.integerops.onnx"
+    tool("quantize", options.digits / "digits.onnx", "-o", dynamic, "--approach", "dynamic", "--format", "integerops")
+    runtime = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    for model in (model, dynamic):
+        done = subprocess.run([options.concurrent, runtime, model, options.provider, "400"], capture_output=True, text=True)
+        failures.expect(done.returncode == 0 and "400 runs, 0 wrong" in done.stdout, f"{model.name}: {done.stdout}{done.stderr}")
+
 
 # ----------------------------------------------------------------------------------------- examples
 
@@ -328,6 +336,7 @@ def main():
     parser.add_argument("--detent", required=True, help="the binary")
     parser.add_argument("--digits", required=True, type=pathlib.Path, help="examples/digits")
     parser.add_argument("--shared", type=pathlib.Path, help="folder that holds models/, data/ and conformance/")
+    parser.add_argument("--concurrent", help="the program of concurrent_runs.cpp")
     parser.add_argument("--twin", help="the program of examples/onnxruntime/run.cpp")
     parser.add_argument("--jobs", type=pathlib.Path, help="the list that the part `models` hands to `compare`")
     options = parser.parse_args()
