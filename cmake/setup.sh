@@ -1,13 +1,13 @@
 #!/bin/sh
-# setup.sh [--tests] [--python] BUILD_DIR: gets what the build needs on Debian and its kin.
+# setup.sh [--tests] [--onnxruntime] [--python] BUILD_DIR: gets what the build needs on Debian and its kin.
 #
 # Installs the missing packages with apt-get.  If the system has no Highway >= 1.2
 # and xsimd >= 13, the header packages of a newer Debian suite (DETENT_SUITE, by
 # default trixie) are unpacked into BUILD_DIR/deps, leaving the system alone; if
-# DETENT_SUITE is set, that is done in any case.  --tests adds the packages that
-# the tests need, and unpacks the headers of ONNX Runtime from a still newer suite
-# into BUILD_DIR/onnxruntime; where no mirror has them, the provider for ONNX
-# Runtime is not built, unless CI=true.  --python makes a Python environment with ONNX Runtime,
+# DETENT_SUITE is set, that is done in any case.  --onnxruntime unpacks the headers
+# of ONNX Runtime from a still newer suite into BUILD_DIR/onnxruntime; where no
+# mirror has them, the provider for ONNX Runtime is not built, unless CI=true.
+# --tests does so, too, and adds the packages that the tests need.  --python makes a Python environment with ONNX Runtime,
 # BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
 # releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime; where it cannot be had,
 # there is none and all goes on, unless CI=true.
@@ -17,7 +17,7 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin"
 
 packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev"
-test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen"
+test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen dpkg-dev file pkgconf"
 wheels="numpy onnx onnxruntime"
 runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what is written
 hwy_min=1.2 xsimd_min=13 onnxruntime_min=1.23
@@ -28,15 +28,16 @@ say() { echo "detent: $*"; }
 die() { echo "detent: $*" >&2; exit 1; }
 die_log() { cat "$tmp/log" >&2; die "$*"; }
 
-tests="" python=""
+with_onnxruntime="" python=""
 while :; do
   case "${1-}" in
-  --tests) tests=1; packages="$packages $test_packages"; shift ;;
+  --onnxruntime) with_onnxruntime=1; shift ;;
+  --tests) with_onnxruntime=1; packages="$packages $test_packages"; shift ;;
   --python) python=1; shift ;;
   *) break ;;
   esac
 done
-[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--python] BUILD_DIR"
+[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--onnxruntime] [--python] BUILD_DIR"
 mkdir -p -- "$1"
 build=$(CDPATH='' cd -- "$1" && pwd)
 deps=$build/deps venv=$build/venv onnxruntime=$build/onnxruntime
@@ -189,11 +190,11 @@ setup_venv() {
   say "could not install $wheels: the interoperability tests will be skipped"
 }
 
-if [ "$python" ] && [ -z "$tests" ]; then
+if [ "$python" ] && [ -z "$with_onnxruntime" ]; then
   :
 elif command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   setup_packages
-  [ -z "$tests" ] || setup_onnxruntime
+  [ -z "$with_onnxruntime" ] || setup_onnxruntime
 else
   needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, yaml-cpp, doctest"
   say "no apt-get here; please see to it that these are installed: $needs"

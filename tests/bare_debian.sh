@@ -1,5 +1,6 @@
 #!/bin/sh
-# bare_debian.sh SUITE [COMMAND...]: runs both commands of the README in a Debian that has nothing but its base system.
+# bare_debian.sh [--exchange FOLDER] SUITE [COMMAND...]: runs both commands of the README in a Debian that has nothing but
+# its base system.
 #
 # SUITE is bookworm, trixie, sid or another suite that debootstrap knows. Needs root, and a mirror that apt already uses
 # (or DETENT_MIRROR). The base system, a copy of this checkout and of the folder "shared" beside it, if there is one, are
@@ -7,6 +8,8 @@
 # was skipped; the exit code is 0 if both commands passed. Logs are kept in build/bare_debian/SUITE.
 #
 # With a COMMAND, that is run instead of the two, in the checkout: bare_debian.sh trixie sh tests/run.sh -L build
+#
+# With --exchange, what FOLDER holds is copied to /exchange beforehand, and what /exchange then holds is copied back.
 #
 # The environment's proxies, PIP_INDEX_URL and the certificates of PIP_CERT are passed on.
 set -eu
@@ -16,14 +19,21 @@ export PATH="$PATH:/usr/sbin:/sbin"
 say() { echo "bare_debian: $*"; }
 die() { echo "bare_debian: $*" >&2; exit 2; }
 
-[ $# -ge 1 ] || die "usage: bare_debian.sh SUITE [COMMAND...]"
+exchange=""
+if [ "${1:-}" = --exchange ]; then
+  [ -d "${2:-}" ] || die "--exchange needs a folder"
+  exchange=$(cd "$2" && pwd)
+  shift 2
+fi
+[ $# -ge 1 ] || die "usage: bare_debian.sh [--exchange FOLDER] SUITE [COMMAND...]"
 suite=$1
 shift
 [ "$(id -u)" = 0 ] || die "needs root: debootstrap makes devices and changes the root"
 # The mounts below the new root are seen by this script alone, and end with it, even if it is killed: whoever removes a
 # folder that it left behind cannot reach the real /dev through it.
 if [ -z "${DETENT_OWN_MOUNTS:-}" ] && unshare --mount true 2>/dev/null; then
-  DETENT_OWN_MOUNTS=1 exec unshare --mount --propagation private sh tests/bare_debian.sh "$suite" "$@"
+  if [ "$exchange" ]; then set -- --exchange "$exchange" "$suite" "$@"; else set -- "$suite" "$@"; fi
+  DETENT_OWN_MOUNTS=1 exec unshare --mount --propagation private sh tests/bare_debian.sh "$@"
 fi
 command -v debootstrap >/dev/null || apt-get -q install -y --no-install-recommends debootstrap >/dev/null ||
   die "debootstrap is not installed, and apt-get could not install it"
@@ -55,6 +65,8 @@ git ls-files --cached --others --exclude-standard |
 tar --null -T "$logs/files" -cf - | tar -C "$root/detent" -xf -
 rm "$logs/files"
 [ ! -d ../shared ] || cp -R ../shared "$root/shared"
+mkdir "$root/exchange"
+[ -z "$exchange" ] || cp -a "$exchange/." "$root/exchange/"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mount -t proc proc "$root/proc" 2>/dev/null || mount --bind /proc "$root/proc" || say "no /proc in the new root"
 mount --bind /dev "$root/dev" 2>/dev/null || :
@@ -89,6 +101,7 @@ run() {
 
 if [ $# -gt 0 ]; then
   run command "$@"
+  [ -z "$exchange" ] || cp -a "$root/exchange/." "$exchange/"
 else
   run examples sh examples/run.sh
   run tests sh tests/run.sh

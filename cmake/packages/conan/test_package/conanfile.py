@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `conan create` builds and runs with the package that it made."""
+import os
+
+from conan import ConanFile
+from conan.tools.build import can_run
+from conan.tools.cmake import CMake, cmake_layout
+
+
+class DetentTestConan(ConanFile):
+    settings = "os", "arch", "compiler", "build_type"
+    generators = "CMakeDeps", "CMakeToolchain"
+
+    def requirements(self):
+        self.requires(self.tested_reference_str)
+
+    def layout(self):
+        cmake_layout(self)
+
+    def build(self):
+        cmake = CMake(self)
+        cmake.configure()
+        cmake.build()
+
+    def test(self):
+        if can_run(self):
+            for name in ("kernels", "graph"):
+                self.run(os.path.join(self.cpp.build.bindir, name), env="conanrun")
