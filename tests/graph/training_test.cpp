@@ -19,9 +19,13 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/learn/loss.hpp>
 #include <detent/graph/learn/train.hpp>
 #include <detent/graph/learn/trained_constant.hpp>
+#include <detent/graph/learn/trainer.hpp>
+#include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/ops/layout.hpp>
 #include <detent/graph/quantize/quantization_aware_training.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -326,6 +330,77 @@ TEST_CASE("training: a penalty of a constant is part of the loss and its gradien
   });
 }
 
+TEST_CASE("training: hidden values are drawn to those of the float model") {
+  test::random_source r(936);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 64);
+  const graph::training_data validation = bars(r, 100);
+  const graph::model m = classifier(r, false);
+  const graph::training_batch batch = data.batch(std::vector<std::size_t>{5, 6, 7, 8});
+  graph::training_options o;
+  o.optimizer = graph::training_optimizer::sgd;
+  o.momentum = 0.0;
+  o.schedule = {.schedule = graph::learning_rate_schedule::constant};
+  const std::vector<graph::trained_constant> constants = graph::trainable_constants(m);
+  const std::string output = m.outputs[0].name;
+  // The teacher has another bias b2: values behind it differ by a step that is known.
+  graph::model teacher = m;
+  teacher.initializers["b2"] = floats({8}, std::vector<float>(8, 0.5F));
+  graph::trainer plain(m, constants, o, 10, output);
+  const double by_labels = plain.step(batch);
+  for (const double weight : {0.0, 1.0, 3.0}) {
+    INFO("weight ", weight);
+    o.loss.hidden = {"Conv_2_out"};
+    o.loss.hidden_weight = weight;
+    graph::trainer t(m, constants, o, 10, output, &teacher, output);
+    CHECK(t.step(batch) == doctest::Approx(by_labels + weight * 0.25).epsilon(1e-6));
+    // Of two values, the second one equals that of the teacher.
+    o.loss.hidden = {"Conv_2_out", "Relu_1_out"};
+    graph::trainer both(m, constants, o, 10, output, &teacher, output);
+    CHECK(both.step(batch) == doctest::Approx(by_labels + weight * 0.25).epsilon(1e-6));
+    CHECK(both.constants() == t.constants());
+    // The gradient of b2 by the hidden term is weight * 2 * (0 - 0.5) / 8 for each channel.
+    const auto now = t.constants().at("b2");
+    const auto without = plain.constants().at("b2");
+    for (std::size_t k = 0; k < 8; ++k) {
+      CHECK(now[k] - without[k] ==
+            doctest::Approx(o.learning_rate * weight * 2.0 * 0.5 / 8.0).epsilon(1e-3));
+    }
+  }
+  // Training as a quantized model: hidden values come closer to those of the float model.
+  const graph::model real = graph::train(m, data, data, quick(6)).trained;
+  graph::quantization_aware_training_options q;
+  q.training = quick(6, 2e-3);
+    q.weights.bits = 2;
+  q.activations.bits = 3;
+  const std::string hidden = "Relu_3_out";
+  const auto error_of = [&](double weight) {
+    q.training.loss.hidden.clear();
+    if (weight > 0.0) {
+      q.training.loss.hidden = {hidden};
+      q.training.loss.hidden_weight = weight;
+    }
+    const auto t = graph::quantization_aware_training(real, data, validation, q);
+    REQUIRE(t.best_epoch.has_value());
+    // The loss of an epoch holds the hidden term, so values are compared in the written model.
+    graph::executor taught(real);
+    graph::executor student(graph::for_execution(t.quantized.result, false));
+    std::map<std::string, tensor> a;
+    std::map<std::string, tensor> b;
+    static_cast<void>(taught.run(batch.inputs, [&](const std::string& name, const tensor& v) {
+      a[name] = graph::to_plain(v);
+    }));
+    static_cast<void>(student.run(batch.inputs, [&](const std::string& name, const tensor& v) {
+      b[name] = graph::to_plain(v);
+    }));
+    return graph::mean_squared_error(b.at(hidden + "_dequantized"), a.at(hidden)).value;
+  };
+  const double without = error_of(0.0);
+  const double with = error_of(10.0);
+  MESSAGE("mean squared error of the hidden value: ", without, ", with its term ", with);
+  CHECK(with < 0.9 * without);
+}
+
 TEST_CASE("training: the loss takes what goes into a Softmax") {
   test::random_source r(906);
   INFO("seed ", r.seed());
@@ -411,10 +486,18 @@ TEST_CASE("training: what is refused") {
   refused(error_kind::invalid_argument, {"hidden values", "teaches"}, o, m, data);
   graph::quantization_aware_training_options with_hidden{.training = o};
   CHECK(graph::quantization_aware_training(m, data, data, with_hidden).epochs.size() == 1);
-  with_hidden.training.loss.hidden = {"nothing"};
-  check_graph_error(error_kind::invalid_argument, {"trained model", "'nothing'"}, [&] {
-    static_cast<void>(graph::quantization_aware_training(m, data, data, with_hidden));
-  });
+  const auto refused_hidden = [&](words what, const std::string& name, const graph::model& with) {
+    with_hidden.training.loss.hidden = {name};
+    check_graph_error(error_kind::invalid_argument, what, [&] {
+      static_cast<void>(graph::quantization_aware_training(with, data, data, with_hidden));
+    });
+  };
+  refused_hidden({"'Relu_1_oui'", "no node", "nearest in both: 'Relu_1_out', 'Relu_3_out'"},
+                 "Relu_1_oui", m);
+  refused_hidden({"'x'", "no node"}, "x", m);
+  // What goes into a BatchNormalization is gone when that is folded.
+  refused_hidden({"'Conv_0_out'", "folding has removed it", "nearest in both: '"}, "Conv_0_out",
+                 classifier(r, true));
 
   // Labels that are no class.
   graph::training_data wrong = data;
@@ -463,4 +546,19 @@ TEST_CASE("training: what is refused") {
   q.rule = graph::activation_rule::pact;
   q.clip_penalty = -1.0;
   refused_quantizers({"penalty", "-1"}, q);
+}
+
+TEST_CASE("training: the names that are most like another one") {
+  using graph::detail::edit_distance;
+  CHECK(edit_distance("", "") == 0);
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("abc", "") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("ab", "ba") == 2);
+  CHECK(edit_distance("/layer.1/Add_output", "/layer.2/Add_output") == 1);
+  CHECK(edit_distance(std::string(300, 'a'), std::string(300, 'a') + "b") == 0);
+  CHECK(graph::detail::nearest_names("bcd", {"xyz", "bcde", "abc", "bcd"}) ==
+        "'bcd', 'bcde', 'abc'");
+  CHECK(graph::detail::nearest_names("a", {"c", "b"}, 1) == "'c'");
+  CHECK(graph::detail::nearest_names("a", {}).empty());
 }

@@ -34,6 +34,7 @@
 #include <detent/graph/learn/training_data.hpp>
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -106,6 +107,34 @@ class any_optimizer {
   return found == 0;
 }
 
+/// Throws invalid_argument unless nodes of both models make the value, with the names of the values
+/// of both that are most like it.
+inline void require_hidden_value(const model& trained, const model& teacher,
+                                 const std::string& name) {
+  std::set<std::string> made;
+  for (const node& n : trained.nodes) {
+    made.insert(n.outputs.begin(), n.outputs.end());
+  }
+  bool is_taught = false;
+  std::vector<std::string> both;
+  for (const node& n : teacher.nodes) {
+    for (const std::string& value : n.outputs) {
+      is_taught = is_taught || value == name;
+      if (!value.empty() && made.count(value) != 0) {
+        both.push_back(value);
+      }
+    }
+  }
+  if (is_taught && made.count(name) != 0) {
+    return;
+  }
+  const std::string nearest = nearest_names(name, both);
+  detent::raise(error_kind::invalid_argument, "training: the hidden value '", name,
+                is_taught ? "' is not in the trained model: folding has removed it"
+                          : "' is made by no node of the float model",
+                nearest.empty() ? "; no value is in both" : "; the nearest in both: ", nearest);
+}
+
 /// A value of a model with what makes it, for messages.
 [[nodiscard]] inline std::string with_origin(const model& m, const std::string& value) {
   for (const node& n : m.nodes) {
@@ -170,16 +199,7 @@ class trainer {
             error_kind::invalid_argument,
             "training: distillation and hidden values need a float model that teaches");
     for (const std::string& name : loss.hidden) {
-      for (const model* m : {&graph_.graph_model(), teacher}) {
-        require(std::any_of(m->nodes.begin(), m->nodes.end(),
-                            [&](const node& n) {
-                              return std::find(n.outputs.begin(), n.outputs.end(), name) !=
-                                     n.outputs.end();
-                            }),
-                error_kind::invalid_argument, "training: no node of the ",
-                m == teacher ? "model that teaches" : "trained model", " makes the hidden value '",
-                name, "'");
-      }
+      detail::require_hidden_value(graph_.graph_model(), *teacher, name);
     }
     static_cast<void>(
         node_segments(graph_.graph_model(), 1, kept_values()));  // which must be there

@@ -38,7 +38,9 @@ struct training_loss {
   double label_smoothing = 0.0;  ///< As in cross_entropy_options.
   double distillation = 0.0;     ///< Weight of what the float model teaches, in [0, 1].
   double temperature = 2.0;      ///< Temperature of distillation(), positive.
-  /// Values of the model that are drawn to those of the float model, by name.
+  /// Values of the float model, by name, to which those of the same names in the trained model are
+  /// drawn. In a quantized model these are what a node computes, before they are rounded
+  /// themselves. Folding may remove values, such as what goes into a BatchNormalization.
   std::vector<std::string> hidden = {};
   double hidden_weight = 1.0;  ///< Weight of their errors, finite and not negative.
 };
