@@ -309,7 +309,7 @@ TEST_CASE("training: segments for a limit of memory") {
   o.executor = {};
   told.clear();
   graph::trainer t = trainer_of(m, o);
-  for (const std::size_t size : {4U, 2U, 4U, 6U}) {
+  for (const std::size_t size : {4U, 2U, 1U, 4U, 6U}) {
     static_cast<void>(t.step(data.batch(std::vector<std::size_t>(size, 3))));
   }
   CHECK(told.size() == 2);
