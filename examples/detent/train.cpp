@@ -77,6 +77,9 @@ class training_run {
     if (a.threads > 1) {
       t.executor.parallel = pool_.parallel();
     }
+    if (a.memory_limit != 0) {
+      t.segments = 0;
+    }
     open_data();
     open_checkpoint();
   }
@@ -216,6 +219,17 @@ class training_run {
       bar_->describe(text);
       bar_->advance(done);
     };
+    t.on_segments = [this](const graph::segment_choice& c) {
+      segments_ = (std::max)(segments_, c.segments);
+      if (c.segments > 1 && !a_.json) {
+        bar_.reset();
+        std::printf(
+            "%zu segments, whose values are computed twice: values and gradients of a batch "
+            "take %zu bytes\n",
+            c.segments, c.memory.total());
+        std::fflush(stdout);
+      }
+    };
     t.on_epoch = [this](const graph::epoch_report& e) {
       char rate[48];
       std::snprintf(rate, sizeof rate, ", learning rate %.3g", e.learning_rate);
@@ -268,11 +282,20 @@ class training_run {
                     {"epochs", std::to_string(t.epochs)},
                     {"batch", std::to_string(t.batch_size)},
                     {"lr", std::to_string(t.learning_rate)},
-                    {"seed", std::to_string(t.seed)}};
+                    {"seed", std::to_string(t.seed)},
+                    {"segments", std::to_string(segments_)}};
     if (a_.is_quantized) {
       page.options.emplace_back("bits of weights", std::to_string(o_.weights.bits));
       page.options.emplace_back("bits of activations", std::to_string(o_.activations.bits));
       page.options.emplace_back("distillation", std::to_string(t.loss.distillation));
+      if (!t.loss.hidden.empty()) {
+        std::string names;
+        for (const std::string& name : t.loss.hidden) {
+          names += (names.empty() ? "" : ", ") + name;
+        }
+        page.options.emplace_back("hidden values", names);
+        page.options.emplace_back("weight of hidden values", std::to_string(t.loss.hidden_weight));
+      }
     }
     page.notes = notes(o);
     return page;
@@ -339,6 +362,7 @@ class training_run {
            {"best", score_json(best(o))},
            {"best_epoch", o.best_epoch ? json_object(*o.best_epoch + 1) : json_object(nullptr)},
            {"epochs", epochs},
+           {"segments", segments_},
            {"resumed_epochs", resumed_},
            {"interrupted", interrupted != 0},
            {"target", detent::name(detent::active_target())}});
@@ -365,6 +389,7 @@ class training_run {
   std::string last_;             // what the last epoch gave, for the bar
   std::size_t epochs_kept_ = 0;  // in the checkpoint
   std::size_t resumed_ = 0;      // epochs that a run before this one made
+  std::size_t segments_ = 1;     // of the network, at most
 };
 
 }  // namespace

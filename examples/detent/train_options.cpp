@@ -108,6 +108,12 @@ void train_options::add_training() {
       ->default_str("0.5")
       ->check(share);
   command_.add_option("--temperature", t.loss.temperature, "Of --distill")->check(positive);
+  command_.add_option(
+      "--distill-hidden", t.loss.hidden,
+      "Values inside the float model whose mean squared errors are part of the loss "
+      "(qat)");
+  command_.add_option("--hidden-weight", t.loss.hidden_weight, "Weight of --distill-hidden; 1")
+      ->check(number_in(0.0, largest, false, "a number of at least 0"));
   command_.add_option("--output-name", t.loss.output, "Output that has labels; the first one");
   command_.add_option("--flip", flip_, "Probability that an image is mirrored")->check(share);
   command_.add_option("--shift", shift_, "Pixels by which images are moved at random, at most")
@@ -251,9 +257,9 @@ void train_options::require_effect() const {
   };
   refuse(!a_.is_quantized, "--approach float",
          {"--bits-weights", "--bits-activations", "--activations", "--granularity", "--method",
-          "--calibration-samples", "--format", "--distill", "--temperature", "--scale-rate",
-          "--rule", "--clip-penalty", "--quantize-after", "--observe-for", "--averaging",
-          "--freeze-statistics-after"});
+          "--calibration-samples", "--format", "--distill", "--temperature", "--distill-hidden",
+          "--hidden-weight", "--scale-rate", "--rule", "--clip-penalty", "--quantize-after",
+          "--observe-for", "--averaging", "--freeze-statistics-after"});
   refuse(rule_ != "pact", "--rule " + rule_, {"--clip-penalty"});
   refuse(!has("--observe-for"), "training without --observe-for", {"--averaging"});
   if (a_.options.schedule.quantize_after.epochs >= a_.options.training.epochs) {
@@ -262,6 +268,7 @@ void train_options::require_effect() const {
   refuse(a_.is_qoperator && a_.options.activations.bits != 8, "--format qoperator",
          {"--bits-activations"}, ": its operators saturate at the ends of their types");
   refuse(!has("--distill"), "training without --distill", {"--temperature"});
+  refuse(!has("--distill-hidden"), "training without --distill-hidden", {"--hidden-weight"});
   refuse(schedule_ != "step", "--schedule " + schedule_, {"--step-every", "--step-factor"});
   if (schedule_ == "step" && !has("--step-every")) {
     throw usage_error("--schedule step needs --step-every");

@@ -1057,6 +1057,50 @@ tuning:
         self.fails([path], *self.train(*arguments, "--checkpoint", folder, out="no.onnx"))
         self.assertFalse((self.folder / "no.onnx").exists())
 
+    def test_training_in_less_memory(self):
+        arguments = ["--epochs", 2, "--batch", 60, "--hold-out", 0, "--lr", 0.01, "--bits-weights", 4, "--distill"]
+        facts = json.loads(self.detent(*self.train(*arguments, "--memory-limit", "1G", "--json", out="free.onnx")).stdout)
+        self.assertEqual(facts["segments"], 1)
+        # The error tells the least that is enough.
+        error = self.fails(["limit is", "Smaller batches"], *self.train(*arguments, "--memory-limit", "3M", out="no.onnx"))
+        least, segments = map(int, re.search(r"take (\d+) bytes with (\d+) segments", error).groups())
+        self.assertFalse((self.folder / "no.onnx").exists())
+        self.fails(["limit is %d" % (least - 1)], *self.train(*arguments, "--memory-limit", least - 1, out="no.onnx"))
+        report = self.folder / "report.html"
+        told = self.detent(*self.train(*arguments, "--memory-limit", least, "--report", report, out="divided.onnx")).stdout
+        self.assertIn("%d segments, whose values are computed twice: values and gradients of a batch take %d bytes" % (segments, least),
+                      told)
+        self.assertIn("<td>segments</td><td>%d</td>" % segments, report.read_text())
+        self.assertEqual((self.folder / "divided.onnx").read_bytes(), (self.folder / "free.onnx").read_bytes())
+
+    def test_training_with_hidden_values(self):
+        hidden = ["conv1_relu_out", "pool_out"]
+        arguments = ["--epochs", 1, "--lr", 0.003, "--bits-weights", 3, "--hold-out", 0]
+        losses = {}
+        for name, more in {"none": [], "light": ["--distill-hidden", *hidden, "--hidden-weight", 0.5],
+                           "heavy": ["--distill-hidden", *hidden, "--hidden-weight", 5], "one": ["--distill-hidden", hidden[0]],
+                           "no weight": ["--distill-hidden", *hidden, "--hidden-weight", 0]}.items():
+            report = self.folder / "report.html"
+            facts = json.loads(self.detent(*self.train(*arguments, "--distill", "--json", "--report", report, *more)).stdout)
+            losses[name] = facts["epochs"][0]["loss"]
+            self.assertEqual("hidden values" in report.read_text(), name != "none")
+        self.assertEqual(losses["none"], losses["no weight"])
+        self.assertLess(losses["none"], losses["light"])
+        self.assertLess(losses["light"], losses["heavy"])
+        self.assertLess(losses["none"], losses["one"])
+        # The same from a file.
+        path = self.write("own.yaml", ("distill: 0.5\ndistill-hidden: [%s]\nhidden-weight: 5\n" % ", ".join(hidden)).encode())
+        facts = json.loads(self.detent(*self.train(*arguments, "--config", path, "--json")).stdout)
+        self.assertEqual(facts["epochs"][0]["loss"], losses["heavy"])
+        none = self.train(*arguments, "--distill-hidden", hidden[0] + "s", out="no.onnx")
+        self.fails(["'%ss'" % hidden[0], "nearest", "'%s'" % hidden[0]], *none)
+        self.fails(["'conv1_out'", "folding has removed it", "'conv1_bn_out'"],
+                   *self.train(*arguments, "--distill-hidden", "conv1_out", out="no.onnx"))
+        self.assertFalse((self.folder / "no.onnx").exists())
+        self.wrong_usage(["--hidden-weight"], *self.train("--hidden-weight", 2))
+        self.wrong_usage(["--hidden-weight", "-1"], *self.train("--distill-hidden", hidden[0], "--hidden-weight", -1))
+        self.wrong_usage(["--distill-hidden"], *self.train("--approach", "float", "--distill-hidden", hidden[0]))
+
     def test_training_that_ends_in_infinity(self):
         folder = self.folder / "kept"
         # Each step multiplies the weights by -99, so that the first epochs are finite.

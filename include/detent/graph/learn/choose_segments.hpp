@@ -127,7 +127,7 @@ using value_forms = std::map<std::string, tensor>;
   detent::raise(error_kind::invalid_argument, "training: values and gradients of a batch take ",
                 best.memory.total(), " bytes with ", best.segments,
                 best.segments == 1 ? " segment" : " segments",
-                ", and no number of segments takes fewer; the limit is ", limit,
+                ", the least of 1, 2, 4, ... segments; the limit is ", limit,
                 " bytes. Smaller batches take less");
 }
 
