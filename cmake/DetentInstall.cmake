@@ -3,6 +3,7 @@
 #   dev           headers, the kernels and the graph floor as static libraries, what links the shared library of the C
 #                 interface, and the files for find_package() and pkg-config
 #   runtime       the shared library of the C interface, for programs that were linked with it
+#   graph_runtime the shared library of the C interface of the graph floor, where it is built; it needs that of runtime
 #   tools         the command line tool, where it is built
 #   onnxruntime   the execution provider for ONNX Runtime, where it is built
 
@@ -24,6 +25,13 @@ install(TARGETS detent_c EXPORT detent-c-targets
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 install(EXPORT detent-c-targets NAMESPACE detent:: DESTINATION ${detent_package_folder} COMPONENT dev)
+if(TARGET detent_graph_c)
+  install(TARGETS detent_graph_c EXPORT detent-graph_c-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT graph_runtime NAMELINK_COMPONENT dev
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT graph_runtime
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
+  install(EXPORT detent-graph_c-targets NAMESPACE detent:: DESTINATION ${detent_package_folder} COMPONENT dev)
+endif()
 if(TARGET detent_onnxruntime)
   install(TARGETS detent_onnxruntime EXPORT detent-onnxruntime-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT onnxruntime
@@ -64,3 +72,6 @@ detent_pkgconfig(detent-kernels "The kernels of detent, compiled" "detent = ${PR
 detent_pkgconfig(detent-graph "ONNX models: the graph floor of detent, compiled" "detent-kernels = ${PROJECT_VERSION}"
   "-DDETENT_GRAPH_SEPARATE_COMPILATION" "-ldetent_graph")
 detent_pkgconfig(detent-c "The C interface of detent" "" "" "-ldetent_c")
+if(TARGET detent_graph_c)
+  detent_pkgconfig(detent-graph-c "The C interface of detent for ONNX models" "detent-c = ${PROJECT_VERSION}" "" "-ldetent_graph_c")
+endif()

@@ -38,6 +38,18 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 # The trigger runs ldconfig.
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_SOURCE_DIR}/cmake/packages/triggers)
 
+if(TARGET detent_graph_c)
+  list(APPEND CPACK_COMPONENTS_ALL graph_runtime)
+  set(CPACK_DEBIAN_GRAPH_RUNTIME_DESCRIPTION "This package has the shared library of the C interface for ONNX models.")
+  set(CPACK_DEBIAN_GRAPH_RUNTIME_PACKAGE_NAME libdetent-graph-c${soversion})
+  set(CPACK_DEBIAN_GRAPH_RUNTIME_PACKAGE_SECTION libs)
+  set(CPACK_DEBIAN_GRAPH_RUNTIME_PACKAGE_DEPENDS "libdetent-c${soversion} (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
+  set(CPACK_DEBIAN_GRAPH_RUNTIME_PACKAGE_CONTROL_EXTRA ${CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA})
+  string(APPEND CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
+    ", libdetent-graph-c${soversion} (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
+  # dpkg-shlibdeps finds the library of the other package in the build folder.
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_CURRENT_BINARY_DIR})
+endif()
 if(TARGET detent_cli)
   list(APPEND CPACK_COMPONENTS_ALL tools)
   set(CPACK_DEBIAN_TOOLS_DESCRIPTION "This package has the command line tool, which quantizes, trains, runs and compares\nONNX models.")

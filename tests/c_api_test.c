@@ -262,7 +262,8 @@ static void structures_of_other_releases(void) {
 static void names_and_accessors(void) {
   static const char* const names[] = {"ok",       "invalid argument", "shape mismatch",
                                       "overflow", "unsupported",      "out of memory",
-                                      "internal", "bad file"};
+                                      "internal", "bad file",         "io",
+                                      "cancelled"};
   const int8_t w[6] = {1, 2, 3, 4, 5, 6};
   detent_weights* weights = NULL;
   detent_parallel parallel;

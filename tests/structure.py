@@ -57,7 +57,8 @@ FLOORS = [
     ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
     ["graph/ppq/", "graph/nncf/", "graph/inc/"],
-    ["runtimes/"],
+    ["graph/configuration/"],
+    ["runtimes/", "c_api/graph/"],
     ["runtimes/onnxruntime/"],
 ]
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "cmake", "include", "tests", "bench", "examples", "single_include", "docs",
@@ -71,7 +72,7 @@ WHO_INCLUDES = {
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
     r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
-    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp",
+    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp|graph/configuration/quantization_text\.hpp",
     r"onnxruntime_c_api\.h": r"runtimes/onnxruntime/.*",
     r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }
@@ -79,7 +80,10 @@ INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.M)
 
 
 def room_of(header):
-    """The folder of a header, or the folder that has the header's name and stands beside it."""
+    """The folder of a header, or the folder that has the header's name and stands beside it. All headers of the C
+    interface, c_api_*.h, belong to the folder of its implementation."""
+    if header.startswith("c_api_"):
+        return "c_api"
     folder, _, name = header.rpartition("/")
     beside = (folder + "/" if folder else "") + name.rsplit(".", 1)[0]
     return beside if any(other.startswith(beside + "/") for other in room_of.headers) else folder or header

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/inc/configuration.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
@@ -22,29 +23,14 @@
 
 namespace detent_cli {
 
-struct quantize_arguments : common_arguments {
+struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   std::string model, output;
   std::vector<std::string> calibration;  // files or a folder of samples, as sample_set takes them
-  std::string needs_samples;             // why calibration samples are needed; empty: they are not
   std::size_t samples = 0;               // how many are used; 0: all
-  std::string approach = "static", format = "qdq";
-  std::string method = "auto";           // an observer's name, or "auto": chosen by measuring
-  double percentile = 0.0;               // 0: the default of the method
-  std::string bias_correction = "auto";  // fast, full, none, or "auto": left to the approach
-  // What the library's forms of quantization have in common.
-  detent::graph::activation_options activations;
-  detent::graph::layer_weight_options weights;
-  detent::graph::quantization_scope scope;
-  detent::graph::element_type weight_type = detent::graph::element_type::u8;  // approach dynamic
-  std::size_t bits = 0;  // of weights; 0: the default of the approach
-  // block_size and weight_algorithm are for the approach weight-only.
-  std::int64_t block_size = 32;
-  detent::graph::weight_only_algorithm weight_algorithm = detent::graph::weight_only_algorithm::rtn;
-  std::optional<double> max_drop;       // the drop of top-1 that is allowed, in points of percent
-  std::vector<std::string> validation;  // like calibration; empty: the calibration samples
-  std::string labels;                   // .npy with the labels of these samples; may be empty
-  std::string report;                   // HTML file to write; empty: none
-  std::optional<double> budget;         // seconds that --method auto may take
+  std::optional<double> max_drop;        // the drop of top-1 that is allowed, in points of percent
+  std::vector<std::string> validation;   // like calibration; empty: the calibration samples
+  std::string labels;                    // .npy with the labels of these samples; may be empty
+  std::string report;                    // HTML file to write; empty: none
   std::size_t threads = 1;
   detent::parallel_for parallel;  // runs the threads; empty: the calling thread runs everything
 

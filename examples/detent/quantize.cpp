@@ -13,13 +13,9 @@
 
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/configuration/quantize_as_told.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
-#include <detent/graph/quantize/automatic_quantization.hpp>
-#include <detent/graph/quantize/dynamic_quantization.hpp>
-#include <detent/graph/quantize/qoperator.hpp>
-#include <detent/graph/quantize/static_quantization.hpp>
-#include <detent/graph/quantize/weight_only.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_data.hpp"
@@ -49,133 +45,52 @@ std::uintmax_t file_size(const std::string& path) {
 
 double decibels(double noise) { return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0; }
 
-class static_run {
- public:
-  /// `labelled` holds the samples for accuracy control. Without accuracy control it may be null.
-  static_run(const quantize_arguments& a, const graph::model& m, graph::calibration_source samples,
-             std::size_t count, const labelled_samples* labelled, progress& bar)
-      : a_(a),
-        model_(m),
-        samples_(std::move(samples)),
-        count_(count),
-        labelled_(labelled),
-        bar_(bar) {}
-
-  outcome run() {
-    const auto take = [this](const std::string& name, const std::string& method,
-                             const detent::scale_solution& s) {
-      outcome_.solutions[name] = s;
-      outcome_.methods[name] = method;
-    };
-    const bool can_be_judged =
-        std::any_of(model_.outputs.begin(), model_.outputs.end(),
-                    [](const value_info& v) { return v.type == element_type::f32; });
-    if (a_.method == "auto" && can_be_judged) {
-      graph::automatic_quantization_options options{
-          .activations = a_.activations, .weights = a_.weights, .scope = a_.scope};
-      options.executor = a_.executor_options();
-      options.on_step = [this](const graph::quantization_step& s) { outcome_.steps.push_back(s); };
-      options.on_progress = [this](const graph::quantization_progress& p) { show(p); };
-      if (a_.budget) {
-        options.budget.limit = graph::search_budget::seconds(*a_.budget);
-      }
-      options.activations.on_parameters = take;
-      outcome_.parts = graph::automatic_quantization(model_, samples_, options);
-    } else {
-      graph::static_quantization_options options{
-          .method = a_.method == "auto" ? "minmax" : a_.method,
-          .activations = a_.activations,
-          .weights = a_.weights,
-          .scope = a_.scope};
-      options.executor = a_.executor_options();
-      if (a_.percentile != 0.0) {
-        options.activations.observer.percentile = a_.percentile;
-      }
-      options.activations.on_parameters = take;
-      options.bias.kind = a_.bias_correction == "fast"   ? graph::bias_correction::fast
-                          : a_.bias_correction == "full" ? graph::bias_correction::full
-                                                         : graph::bias_correction::none;
-      outcome_.parts = graph::static_quantization(model_, samples_, options);
-    }
-    bar_.begin("calibrating", count_, true);
-    if (a_.max_drop) {
-      control_accuracy();
-    }
-    outcome_.result = std::move(outcome_.parts->result);
-    outcome_.layers = outcome_.parts->plan.layers().size();
-    if (a_.format == "qoperator") {
-      graph::to_qoperator(outcome_.result);
-    }
-    return std::move(outcome_);
+/// Shows the step and the best SNR so far. `count` is the number of samples.
+void show(const graph::quantization_progress& p, std::size_t count, progress& bar) {
+  std::string text = p.step;
+  if (p.best_noise > 0.0) {
+    char best[32];
+    std::snprintf(best, sizeof best, ", best %.2f dB", decibels(p.best_noise));
+    text += best;
   }
-
- private:
-  /// Shows the step and the best SNR so far.
-  void show(const graph::quantization_progress& p) {
-    std::string text = p.step;
-    if (p.best_noise > 0.0) {
-      char best[32];
-      std::snprintf(best, sizeof best, ", best %.2f dB", decibels(p.best_noise));
-      text += best;
-    }
-    bar_.begin(text, p.total > 0 ? p.total : count_, p.total == 0);
-    bar_.advance(p.done);
-  }
-
-  /// Leaves layers in float until top-1 is good enough.
-  void control_accuracy() {
-    graph::accuracy_control_options options;
-    options.executor = a_.executor_options();
-    options.goal.max_drop = *a_.max_drop;
-    const auto top1 = [this](const graph::model& m) {
-      return accuracy(m, *labelled_, a_.executor_options()).first;
-    };
-    outcome_.accuracy = graph::control_accuracy(model_, *outcome_.parts, samples_, top1, options);
-    const graph::accuracy_control_result& found = *outcome_.accuracy;
-    require(found.goal_met, error_kind::invalid_argument, "top-1 ", found.float_metric,
-            " % of the float model cannot be kept within ", *a_.max_drop, " points; the best is ",
-            found.metric, " %");
-    outcome_.parts = found.best;
-  }
-
-  const quantize_arguments& a_;
-  const graph::model& model_;
-  graph::calibration_source samples_;
-  std::size_t count_;  // of the samples
-  const labelled_samples* labelled_;
-  progress& bar_;
-  outcome outcome_;
-};
-
-outcome dynamic_run(const quantize_arguments& a, const graph::model& m,
-                    const graph::calibration_source& samples) {
-  outcome o;
-  graph::dynamic_quantization_options options{.weights = a.weights, .scope = a.scope};
-  options.weight_type = a.weight_type;
-  options.executor = a.executor_options();
-  const std::vector<std::string> unsupported = graph::unsupported_nodes(m);
-  require(unsupported.empty() || a.bias_correction != "fast", error_kind::unsupported,
-          "--bias-correction fast has to run the model, and there is no operator for ",
-          unsupported.empty() ? std::string() : unsupported[0]);
-  o.result = graph::quantize_dynamic(
-      m, options, a.bias_correction == "none" ? graph::calibration_source() : samples);
-  for (const node& n : o.result.nodes) {
-    o.layers += n.is("ConvInteger") || n.is("MatMulInteger") ? 1U : 0U;
-  }
-  return o;
+  bar.begin(text, p.total > 0 ? p.total : count, p.total == 0);
+  bar.advance(p.done);
 }
 
-outcome weight_only_run(const quantize_arguments& a, const graph::model& m,
-                        const graph::calibration_source& samples) {
-  outcome o;
-  graph::weight_only_options options{.bits = a.bits == 0 ? 4 : a.bits,
-                                     .block_size = a.block_size,
-                                     .algorithm = a.weight_algorithm};
-  options.scales = a.weights.scale;
+/// Leaves layers in float until top-1 is good enough.
+graph::accuracy_control_result control_accuracy(const quantize_arguments& a, const graph::model& m,
+                                                std::optional<graph::quantization>& parts,
+                                                const graph::calibration_source& samples,
+                                                const labelled_samples& labelled) {
+  graph::accuracy_control_options options;
   options.executor = a.executor_options();
-  options.scope = a.scope;
-  options.on_layer = [&](const graph::weight_only_layer&) { ++o.layers; };
-  o.result = graph::quantize_weights_only(m, options, samples);
+  options.goal.max_drop = *a.max_drop;
+  const auto top1 = [&](const graph::model& tried) {
+    return accuracy(tried, labelled, a.executor_options()).first;
+  };
+  graph::accuracy_control_result found = graph::control_accuracy(m, *parts, samples, top1, options);
+  require(found.goal_met, error_kind::invalid_argument, "top-1 ", found.float_metric,
+          " % of the float model cannot be kept within ", *a.max_drop, " points; the best is ",
+          found.metric, " %");
+  parts = found.best;
+  return found;
+}
+
+/// Does the job of the arguments. `labelled` holds the samples for accuracy control; without it, it
+/// may be null. `count` is the number of calibration samples.
+outcome run_job(const quantize_arguments& a, const graph::model& m,
+                const graph::calibration_source& samples, std::size_t count,
+                const labelled_samples* labelled, progress& bar) {
+  outcome o;
+  graph::quantization_run run{.executor = a.executor_options()};
+  run.on_progress = [&](const graph::quantization_progress& p) { show(p, count, bar); };
+  run.on_parts = [&](std::optional<graph::quantization>& parts) {
+    bar.begin("calibrating", count, true);
+    if (a.max_drop) {
+      o.accuracy = control_accuracy(a, m, parts, samples, *labelled);
+    }
+  };
+  static_cast<graph::quantization_outcome&>(o) = graph::quantize_as_told(a, m, samples, run);
   return o;
 }
 
@@ -257,11 +172,8 @@ int quantize(const quantize_arguments& given) {
   const graph::calibration_source source =
       samples ? source_of(*samples, *bar) : graph::calibration_source();
   const labelled_samples* known = labelled ? &*labelled : nullptr;
-  const outcome o = graph::with_file_name(a.model, [&] {
-    return is_static                     ? static_run(a, m, source, count, known, *bar).run()
-           : a.approach == "weight-only" ? weight_only_run(a, m, source)
-                                         : dynamic_run(a, m, source);
-  });
+  const outcome o =
+      graph::with_file_name(a.model, [&] { return run_job(a, m, source, count, known, *bar); });
   bar.reset();
   report_data page;
   if (!a.report.empty()) {

@@ -5,26 +5,13 @@
 #ifndef DETENT_CLI_QUANTIZE_CONFIG_HPP
 #define DETENT_CLI_QUANTIZE_CONFIG_HPP
 
-#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include <detent/graph/quantize/activation_options.hpp>
-#include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/configuration/quantization_text.hpp>
 
 namespace detent_cli {
 
-struct quantize_config {
-  struct flag {
-    std::string name;  // the flag without its dashes
-    std::vector<std::string> values;
-    std::string where;  // FILE:LINE, for messages
-  };
-  std::vector<flag> flags;
-  detent::graph::quantization_scope scope;
-  std::map<std::string, detent::graph::activation_override> activations;
-};
+using quantize_config = detent::graph::quantization_text;
 
 /// Reads a configuration file. examples/quantize.yaml shows its form. Throws usage_error, with
 /// FILE:LINE, for entries of another form, and detent::error if the file cannot be read.

@@ -2,17 +2,15 @@
 #include "quantize_options.hpp"
 
 #include <cmath>
-#include <initializer_list>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <detent/error.hpp>
+#include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/inc/yaml.hpp>
 #include <detent/graph/model/files.hpp>
-#include <detent/graph/quantize/dynamic_quantization.hpp>
-#include <detent/observer_registry.hpp>
 
 #include "quantize_config.hpp"
 #include "usage_error.hpp"
@@ -20,12 +18,14 @@
 namespace detent_cli {
 namespace {
 
+namespace graph = detent::graph;
+
 std::string check_method_name(const std::string& v) {
   std::string all = "auto";
   if (lower_case(v) == all) {
     return {};
   }
-  for (const std::string& name : method_names()) {
+  for (const std::string& name : graph::range_method_names()) {
     if (name == lower_case(v)) {
       return {};
     }
@@ -34,34 +34,7 @@ std::string check_method_name(const std::string& v) {
   return "'" + v + "' is not a value of --method; there are " + all;
 }
 
-const std::map<std::string, detent::graph::weight_only_algorithm> weight_algorithms = {
-    {"awq", detent::graph::weight_only_algorithm::awq},
-    {"gptq", detent::graph::weight_only_algorithm::gptq},
-    {"hqq", detent::graph::weight_only_algorithm::hqq},
-    {"rtn", detent::graph::weight_only_algorithm::rtn}};
-
-std::string approach_of(const std::string& format) {
-  return format == "integerops" ? "dynamic" : format == "matmulnbits" ? "weight-only" : "static";
-}
-
 }  // namespace
-
-std::vector<std::string> method_names() {
-  // Those that can be made for the asymmetric scheme of activations. "constant" finds no range.
-  std::vector<std::string> names;
-  for (const std::string& name : detent::default_observers().names()) {
-    if (name == "constant") {
-      continue;
-    }
-    try {
-      static_cast<void>(detent::make_observer(name));
-      names.push_back(name);
-    } catch (const detent::error&) {
-      // The observer has no asymmetric scheme.
-    }
-  }
-  return names;
-}
 
 std::string lower_case(std::string text) {
   for (char& c : text) {
@@ -70,8 +43,8 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-void apply_flags(CLI::App& command, const std::vector<quantize_config::flag>& flags) {
-  for (const quantize_config::flag& flag : flags) {
+void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& flags) {
+  for (const quantize_config::option& flag : flags) {
     CLI::Option* option = command.get_option_no_throw("--" + flag.name);
     if (option == nullptr || flag.name == "config" || flag.name == "output" ||
         flag.name == "help" || flag.name == "json") {
@@ -102,60 +75,60 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
       "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "
       "K (0) counts samples, or each run takes it whole (:fixed)");
   command
-      .add_option("--approach", a_.approach,
+      .add_option("--approach", s_.approach,
                   "When ranges of activations are taken: from samples (static), in each run "
                   "(dynamic), or never (weight-only)")
-      ->check(CLI::IsMember({"static", "dynamic", "weight-only"}));
+      ->check(CLI::IsMember(graph::approach_names));
   command
-      .add_option("--format", a_.format,
+      .add_option("--format", s_.format,
                   "How the model is written (static: qdq|qoperator, dynamic: integerops, "
                   "weight-only: matmulnbits)")
-      ->check(CLI::IsMember({"qdq", "qoperator", "integerops", "matmulnbits"}));
-  command.add_option("--activations", activations_, "Type of activations")
-      ->check(CLI::IsMember({"u8", "s8"}));
-  command.add_option("--weights", weights_, "Type of the stored weights (dynamic)")
-      ->check(CLI::IsMember({"u8", "s8"}));
+      ->check(CLI::IsMember(graph::format_names));
+  command.add_option("--activations", s_.activations, "Type of activations")
+      ->check(CLI::IsMember(graph::byte_type_names));
+  command.add_option("--weights", s_.weights, "Type of the stored weights (dynamic)")
+      ->check(CLI::IsMember(graph::byte_type_names));
   command
       .add_option(
-          "--method", a_.method,
+          "--method", s_.method,
           "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
           "measures what is best, with equalization and bias correction; it is the "
           "default unless --bias-correction is given")
       ->check(check_method_name);
   command
-      .add_option("--percentile", a_.percentile,
+      .add_option("--percentile", s_.percentile,
                   "Share of the values that --method percentile keeps, in percent")
       ->check(CLI::Range(50.0001, 100.0));
   command
-      .add_option("--bias-correction", a_.bias_correction, "Whether biases make up for rounding")
-      ->check(CLI::IsMember({"none", "fast", "full"}));
-  command.add_option("--granularity", granularity_, "Weight scales (per-channel|per-tensor)")
-      ->check(CLI::IsMember({"per-channel", "per-tensor"}));
+      .add_option("--bias-correction", s_.bias_correction, "Whether biases make up for rounding")
+      ->check(CLI::IsMember(graph::bias_correction_names));
+  command.add_option("--granularity", s_.granularity, "Weight scales (per-channel|per-tensor)")
+      ->check(CLI::IsMember(graph::granularity_names));
   command
-      .add_option("--weight-scales", weight_scales_,
+      .add_option("--weight-scales", s_.weight_scales,
                   "The end of the grid (absmax), or the least squared error (exact-mse)")
-      ->check(CLI::IsMember({"absmax", "exact-mse"}));
-  command.add_flag("--reduce-range", reduce_range_, "Weights of 7 bits");
-  command.add_flag("--symmetric-activations", a_.activations.symmetric,
+      ->check(CLI::IsMember(graph::weight_scale_names));
+  command.add_flag("--reduce-range", s_.reduce_range, "Weights of 7 bits");
+  command.add_flag("--symmetric-activations", s_.symmetric_activations,
                    "Activations with zero point 0 (s8) or 128 (u8)");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
   command
-      .add_option("--bits", a_.bits,
+      .add_option("--bits", s_.bits,
                   "Of weights: 2 to 8 (static, dynamic); 4 or 8 (weight-only). Default 8; "
                   "weight-only 4")
       ->check(CLI::Range(2, 8));
-  command.add_option("--activation-bits", a_.activations.bits, "Of activations (static)")
+  command.add_option("--activation-bits", s_.activation_bits, "Of activations (static)")
       ->check(CLI::Range(2, 8));
   command
-      .add_option("--block-size", a_.block_size,
+      .add_option("--block-size", s_.block_size,
                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
                   "there can be")
-      ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}));
+      ->check(CLI::IsMember(graph::block_sizes));
   command
-      .add_option("--weight-algorithm", weight_algorithm_,
+      .add_option("--weight-algorithm", s_.weight_algorithm,
                   "How weights are rounded (weight-only); gptq and awq need --calib")
-      ->check(CLI::IsMember(weight_algorithms));
+      ->check(CLI::IsMember(graph::weight_only_algorithms()));
   command
       .add_option("--max-drop", a_.max_drop,
                   "Layers stay in float, the most harmful first, until top-1 is at most so many "
@@ -170,7 +143,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("--report", a_.report, "HTML page about the result");
   command
       .add_option(
-          "--budget", a_.budget,
+          "--budget", s_.budget,
           "Seconds that --method auto may take; the best result so far is written when they "
           "are over")
       ->check([](const std::string& text) {
@@ -198,24 +171,17 @@ quantize_arguments quantize_options::arguments() {
     }
     read_config();
   }
-  complete_approach();
-  complete_method();
-  require_effect();
-  complete_needs();
-  a_.activations.type =
-      activations_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
-  a_.weight_type =
-      weights_ == "s8" ? detent::graph::element_type::s8 : detent::graph::element_type::u8;
-  a_.weights = a_.approach == "dynamic" ? detent::graph::dynamic_quantization_options().weights
-                                        : detent::graph::layer_weight_options();
-  a_.weights.per_channel = granularity_ == "per-channel";
-  a_.weights.reduce_range = reduce_range_;
-  a_.weights.bits = a_.bits == 0 ? 8 : a_.bits;
-  if (!weight_scales_.empty()) {
-    a_.weights.scale = weight_scales_ == "exact-mse" ? detent::graph::weight_scale::exact_mse
-                                                     : detent::graph::weight_scale::absmax;
+  for (const CLI::Option* option : command_.get_options()) {
+    if (!option->empty() && !option->get_lnames().empty()) {
+      s_.given.insert(option->get_lnames()[0]);
+    }
   }
-  a_.weight_algorithm = weight_algorithms.at(weight_algorithm_);
+  try {
+    static_cast<graph::quantization_job&>(a_) = graph::make_quantization_job(std::move(s_), "--");
+  } catch (const detent::error& e) {
+    throw usage_error(e.what());
+  }
+  require_files();
   return std::move(a_);
 }
 
@@ -240,81 +206,14 @@ void quantize_options::read_tuning(const std::string& text) {
 
 void quantize_options::read_config() {
   quantize_config file = read_quantize_config(config_);
-  apply_flags(command_, file.flags);
-  a_.scope = std::move(file.scope);
-  a_.activations.overrides = std::move(file.activations);
+  apply_flags(command_, file.options);
+  s_.scope = std::move(file.scope);
+  s_.overrides = std::move(file.activations);
+  s_.source = config_;
 }
 
-/// Completes the approach and the format, which imply each other, and checks that they go together.
-void quantize_options::complete_approach() {
-  if (!has("--format")) {
-    a_.format = a_.approach == "dynamic"       ? "integerops"
-                : a_.approach == "weight-only" ? "matmulnbits"
-                                               : "qdq";
-  } else if (!has("--approach")) {
-    a_.approach = approach_of(a_.format);
-  }
-  if (a_.approach != approach_of(a_.format)) {
-    throw usage_error("--approach " + a_.approach + " has no --format " + a_.format);
-  }
-  if (a_.approach == "dynamic" && activations_ == "s8") {
-    throw usage_error(
-        "--approach dynamic has no --activations s8: DynamicQuantizeLinear makes uint8");
-  }
-}
-
-/// Completes the method and the bias correction. The method "auto" decides on bias correction
-/// itself; other methods have none unless an option asks for it.
-void quantize_options::complete_method() {
-  a_.method = lower_case(a_.method);
-  const bool corrects = has("--bias-correction");
-  if (!has("--method") && (corrects || a_.percentile != 0.0)) {
-    a_.method = a_.percentile != 0.0 ? "percentile" : "minmax";
-  }
-  if (a_.approach == "static" && a_.method != "auto" && !corrects) {
-    a_.bias_correction = "none";
-  }
-  if (a_.percentile != 0.0 && a_.method.find("percentile") == std::string::npos) {
-    throw usage_error("--method " + a_.method + " has no --percentile");
-  }
-  if ((a_.approach == "dynamic" && a_.bias_correction == "full") ||
-      (a_.approach == "weight-only" && corrects && a_.bias_correction != "none")) {
-    throw usage_error("--approach " + a_.approach + " has no --bias-correction " +
-                      a_.bias_correction);
-  }
-}
-
-/// Throws usage_error for options that would have no effect.
-void quantize_options::require_effect() const {
-  const auto refuse = [this](bool is_so, const std::string& with,
-                             std::initializer_list<const char*> flags, const char* why = "") {
-    for (const char* flag : flags) {
-      if (is_so && has(flag)) {
-        throw usage_error(with + " has no " + flag + why);
-      }
-    }
-  };
-  const std::string approach = "--approach " + a_.approach;
-  refuse(a_.approach != "weight-only", approach, {"--block-size", "--weight-algorithm"});
-  refuse(a_.approach == "weight-only" && a_.bits != 0 && a_.bits != 4 && a_.bits != 8, approach,
-         {"--bits"}, (" " + std::to_string(a_.bits) + ", but 4 and 8").c_str());
-  refuse(a_.format == "qoperator", "--format qoperator", {"--activation-bits"},
-         ": its operators saturate at the ends of their types");
-  refuse(a_.approach != "dynamic", approach, {"--weights"});
-  refuse(
-      a_.approach != "static", approach,
-      {"--method", "--percentile", "--symmetric-activations", "--activation-bits", "--max-drop"});
-  refuse(a_.approach == "weight-only", approach,
-         {"--granularity", "--reduce-range", "--activations"});
-  refuse(a_.approach != "static", approach, {"--budget"});
-  refuse(a_.method != "auto", "--method " + a_.method, {"--budget"}, ": it does not search");
-  if (a_.approach == "static" && a_.method == "auto") {
-    refuse(true, "--method auto", {"--bias-correction"}, ": it chooses itself");
-    refuse(true, "--method auto", {"--weight-scales"}, ": it chooses itself");
-  }
-  if (a_.approach != "static" && !a_.activations.overrides.empty()) {
-    throw usage_error(config_ + ": " + approach + " has no tensors");
-  }
+/// Throws usage_error for files that do not go together, and says why samples are needed.
+void quantize_options::require_files() {
   if (!a_.report.empty() && (a_.report == a_.output || a_.report == a_.model)) {
     throw usage_error("--report " + a_.report + " would overwrite a model");
   }
@@ -327,16 +226,7 @@ void quantize_options::require_effect() const {
   if (a_.max_drop && a_.labels.empty()) {
     throw usage_error("--max-drop needs --labels");
   }
-}
-
-/// Says why the options need calibration samples. Whether the model has inputs to give samples for
-/// is known only when it has been read.
-void quantize_options::complete_needs() {
-  if (a_.approach == "static") {
-    a_.needs_samples = "--approach static needs calibration samples";
-  } else if (weight_algorithm_ == "gptq" || weight_algorithm_ == "awq") {
-    a_.needs_samples = "--weight-algorithm " + weight_algorithm_ + " needs calibration samples";
-  } else if (!a_.report.empty()) {
+  if (a_.needs_samples.empty() && !a_.report.empty()) {
     a_.needs_samples = "--report measures with samples";
   }
 }

@@ -8,13 +8,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include <detent/graph/configuration/quantization_job.hpp>
+
 #include "commands.hpp"
 #include "quantize_config.hpp"
 
 namespace detent_cli {
-
-/// The names of the observers that find ranges of activations.
-std::vector<std::string> method_names();
 
 /// The text in lower case; only ASCII letters change.
 std::string lower_case(std::string text);
@@ -22,7 +21,7 @@ std::string lower_case(std::string text);
 /// Gives options the values that a configuration file has for them, through the checks of the
 /// command line; options that are on the command line keep their values. Throws usage_error, with
 /// the place in the file, for options that do not exist and values that are refused.
-void apply_flags(CLI::App& command, const std::vector<quantize_config::flag>& flags);
+void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& flags);
 
 class quantize_options {
  public:
@@ -37,20 +36,12 @@ class quantize_options {
   [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
   void read_tuning(const std::string& text);
   void read_config();
-  void complete_approach();
-  void complete_method();
-  void complete_needs();
-  void require_effect() const;
+  void require_files();
 
   CLI::App& command_;
   quantize_arguments a_;
   std::string config_;
-  std::string activations_ = "u8";
-  std::string weights_ = "u8";
-  bool reduce_range_ = false;
-  std::string granularity_ = "per-channel";
-  std::string weight_scales_;
-  std::string weight_algorithm_ = "rtn";
+  detent::graph::quantization_settings s_;
 };
 
 }  // namespace detent_cli

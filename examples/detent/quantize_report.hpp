@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/graph/configuration/quantize_as_told.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/graph/quantize/automatic_quantization.hpp>
@@ -25,13 +26,7 @@ namespace detent_cli {
 namespace graph = detent::graph;
 
 /// The outcome of a quantization, and how it came about.
-struct outcome {
-  graph::model result;
-  std::optional<graph::quantization> parts;                 // only of the static approach
-  std::map<std::string, detent::scale_solution> solutions;  // by activation
-  std::map<std::string, std::string> methods;  // by activation: the method of its solution
-  std::vector<graph::quantization_step> steps;
-  std::size_t layers = 0;                                  // number of quantized layers
+struct outcome : graph::quantization_outcome {
   std::optional<graph::accuracy_control_result> accuracy;  // only with --max-drop
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/inc/yaml.hpp>
 #include <detent/graph/model/files.hpp>
 
@@ -135,7 +136,7 @@ void train_options::add_quantization() {
                   "How the first ranges of activations are found (qat)")
       ->check([](const std::string& text) {
         std::string all;
-        for (const std::string& name : method_names()) {
+        for (const std::string& name : detent::graph::range_method_names()) {
           if (name == lower_case(text)) {
             return std::string();
           }
@@ -192,7 +193,7 @@ void train_options::read_config() {
         config_ + " is a configuration of Neural Compressor: detent quantize --config takes it");
   }
   quantize_config file = read_quantize_config(config_);
-  apply_flags(command_, file.flags);
+  apply_flags(command_, file.options);
   a_.options.scope = std::move(file.scope);
   a_.options.activations.overrides = std::move(file.activations);
 }

@@ -54,19 +54,22 @@ typedef enum detent_status DETENT_C_ENUM {
   DETENT_UNSUPPORTED = 4,      /**< This build, target or release has no code for the request. */
   DETENT_OUT_OF_MEMORY = 5,    /**< Memory could not be allocated. */
   DETENT_INTERNAL = 6,         /**< Another failure, such as an exception from a callback. */
-  DETENT_BAD_FILE = 7          /**< Bytes are damaged or not what they claim to be. */
+  DETENT_BAD_FILE = 7,         /**< Bytes are damaged or not what they claim to be. */
+  DETENT_IO = 8,               /**< The operating system refused to read or write a file. */
+  DETENT_CANCELLED = 9         /**< The caller's progress function ended the call. */
 } detent_status;
 
 /** The type of the elements of a buffer. */
 typedef enum detent_type DETENT_C_ENUM {
-  DETENT_U8 = 0,   /**< Unsigned 8-bit integers (uint8_t). */
-  DETENT_S8 = 1,   /**< Signed 8-bit integers (int8_t). */
-  DETENT_S32 = 2,  /**< Signed 32-bit integers (int32_t). */
-  DETENT_F32 = 3,  /**< IEEE 754 binary32 (float). */
-  DETENT_BF16 = 4, /**< bfloat16: the upper 16 bits of a float. */
-  DETENT_F16 = 5,  /**< IEEE 754 binary16. */
-  DETENT_U16 = 6,  /**< Unsigned 16-bit integers (uint16_t). */
-  DETENT_S16 = 7,  /**< Signed 16-bit integers (int16_t). */
+  DETENT_NO_TYPE = -1, /**< No type, or one that this interface does not have. */
+  DETENT_U8 = 0,       /**< Unsigned 8-bit integers (uint8_t). */
+  DETENT_S8 = 1,       /**< Signed 8-bit integers (int8_t). */
+  DETENT_S32 = 2,      /**< Signed 32-bit integers (int32_t). */
+  DETENT_F32 = 3,      /**< IEEE 754 binary32 (float). */
+  DETENT_BF16 = 4,     /**< bfloat16: the upper 16 bits of a float. */
+  DETENT_F16 = 5,      /**< IEEE 754 binary16. */
+  DETENT_U16 = 6,      /**< Unsigned 16-bit integers (uint16_t). */
+  DETENT_S16 = 7,      /**< Signed 16-bit integers (int16_t). */
   DETENT_U4 = 8, /**< 0..15, two to a byte, the first in the low bits: n take (n + 1) / 2 bytes. */
   DETENT_S4 = 9, /**< -8..7, two to a byte, the first in the low bits: n take (n + 1) / 2 bytes. */
   DETENT_F8E4M3FN = 10, /**< 8-bit float: 4 bits of exponent, 3 of mantissa, no infinities. */
@@ -84,6 +87,9 @@ DETENT_C_API const char* detent_status_name(detent_status status);
 /** The message of the last call of this thread that failed; "" if none did. Never null; valid until
  * the next call of this thread that fails. */
 DETENT_C_API const char* detent_last_error(void);
+/** Sets what detent_last_error() returns for this thread, for libraries on top of this one; they
+ * share its messages. Null stands for "". Without memory for the message, it is "". */
+DETENT_C_API void detent_set_last_error(const char* message);
 /** The version of the library as major.minor.patch, such as "0.1.0". Never null; valid forever. */
 DETENT_C_API const char* detent_version(void);
 /** The name of the CPU target in use: "portable", "avx2", "avx_vnni", "avx512", "avx512_vnni" or

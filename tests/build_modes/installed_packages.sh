@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 say() { echo "installed_packages: $*"; }
 die() { echo "installed_packages: $*" >&2; exit 1; }
 
-for name in libdetent-dev libdetent-c detent-tools detent-onnxruntime; do
+for name in libdetent-dev libdetent-c libdetent-graph-c detent-tools detent-onnxruntime; do
   ls "$packages/$name"*.deb >/dev/null 2>&1 || die "there is no package $name in $packages"
 done
 if [ -n "$root" ]; then
@@ -46,6 +46,9 @@ cd "$source/tests"
 # shellcheck disable=SC2046
 cc -std=c11 c_api_test.c -o "$work/c" $(flags detent-c) -lm
 "$work/c" >/dev/null || die "the C program fails"
+# shellcheck disable=SC2046
+cc -std=c11 c_api_graph_test.c -o "$work/c_graph" $(flags detent-graph-c) -lm
+"$work/c_graph" "$source/examples/digits/digits.onnx" "$work/c_graph.onnx" >/dev/null || die "the C program that reads a model fails"
 for program in detent:main detent-kernels:main detent-graph:graph; do
   # shellcheck disable=SC2046
   c++ -std=c++20 -O0 "build_modes/consumers/${program#*:}.cpp" -o "$work/cpp" $(flags "${program%:*}")

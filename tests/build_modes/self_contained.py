@@ -68,7 +68,7 @@ def main():
     action, folder, include_dir, *headers = sys.argv[1:]
     folder, include_dir = Path(folder), Path(include_dir)
     includes = {str(path.relative_to(include_dir)): direct_includes(path)
-                for path in include_dir.glob("detent/**/*.hpp") if path.parent.name != "c_api"}
+                for path in include_dir.glob("detent/**/*.hpp") if "c_api" not in path.relative_to(include_dir).parts}
     closures = {header: closure(header, includes) for header in includes}
     if action == "write":
         folder.mkdir(parents=True, exist_ok=True)

@@ -47,8 +47,8 @@ class DetentConan(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for name in ("TESTS", "BENCHMARKS", "EXAMPLES", "TOOLS"):
-            toolchain.cache_variables[f"DETENT_BUILD_{name}"] = False
+        for name in ("BUILD_TESTS", "BUILD_BENCHMARKS", "BUILD_EXAMPLES", "BUILD_TOOLS", "GRAPH_C"):
+            toolchain.cache_variables[f"DETENT_{name}"] = False
         # The file of the package, if there is one in the system, is not taken in place of what was asked for.
         toolchain.cache_variables["DETENT_ONNXRUNTIME_INCLUDE_DIR"] = ""
         for package, variable, header in (("highway", "HIGHWAY", "hwy"), ("xsimd", "XSIMD", "xsimd"), ("eigen", "EIGEN", "Eigen")):

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -20,6 +21,12 @@ struct detent_weights {
 using namespace detent_c;  // NOLINT(google-build-using-namespace): this is their only purpose
 
 namespace {
+
+/// The message of the last failed call of this thread.
+std::string& last_error() {
+  thread_local std::string message;
+  return message;
+}
 
 /// Whether products with these weights can write type T: 8-bit weights write every type, 4-bit
 /// weights float only.
@@ -154,11 +161,23 @@ const char* detent_status_name(detent_status status) {
       return "internal";
     case DETENT_BAD_FILE:
       return "bad file";
+    case DETENT_IO:
+      return "io";
+    case DETENT_CANCELLED:
+      return "cancelled";
   }
   return "unknown";
 }
 
 const char* detent_last_error(void) { return last_error().c_str(); }
+
+void detent_set_last_error(const char* message) {
+  try {
+    last_error() = message == nullptr ? "" : message;
+  } catch (...) {
+    last_error().clear();
+  }
+}
 
 #define DETENT_TEXT(x) #x
 #define DETENT_VERSION_TEXT(major, minor, patch) \

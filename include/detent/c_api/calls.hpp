@@ -18,7 +18,6 @@
 #include <mutex>
 #include <new>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <detent/c_api.h>
@@ -29,12 +28,6 @@ namespace detent_c {
 using detent::error_kind;
 using detent::matrix_view;
 using detent::require;
-
-/// The message of the last failed call of this thread.
-inline std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
 
 /// The status that stands for a kind of error.
 inline detent_status status_of(error_kind kind) {
@@ -49,19 +42,16 @@ inline detent_status status_of(error_kind kind) {
       return DETENT_UNSUPPORTED;
     case error_kind::bad_file:
       return DETENT_BAD_FILE;
+    case error_kind::io:
+      return DETENT_IO;
     default:
       return DETENT_INTERNAL;
   }
 }
 
-/// Sets the last error's message, or clears it if there is no memory for it.
-inline void remember(const char* message) noexcept {
-  try {
-    last_error() = message;
-  } catch (...) {
-    last_error().clear();
-  }
-}
+/// Thrown when the caller's progress function asks to stop. No error of the library, so that
+/// nothing on the way takes it for one.
+struct cancelled {};
 
 /// Runs the body of a function and turns what it throws into a status and a message.
 template <class Body>
@@ -70,15 +60,18 @@ detent_status guarded(const Body& body) noexcept {
     body();
     return DETENT_OK;
   } catch (const detent::error& e) {
-    remember(e.what());
+    detent_set_last_error(e.what());
     return status_of(e.kind());
+  } catch (const cancelled&) {
+    detent_set_last_error("detent: the progress function ended the call");
+    return DETENT_CANCELLED;
   } catch (const std::bad_alloc&) {
-    remember("detent: out of memory");
+    detent_set_last_error("detent: out of memory");
     return DETENT_OUT_OF_MEMORY;
   } catch (const std::exception& e) {
-    remember(e.what());
+    detent_set_last_error(e.what());
   } catch (...) {
-    remember("detent: unknown failure");
+    detent_set_last_error("detent: unknown failure");
   }
   return DETENT_INTERNAL;
 }

@@ -63,8 +63,14 @@ class buffer_pool {
                 state->budget.give_back(capacity);
                 return;
               }
-              const std::lock_guard lock(state->mutex);
-              state->free[capacity].push_back(std::move(returned));
+              // Without memory for its place in the list, the buffer goes back to the heap: nothing
+              // may be thrown where a tensor ends.
+              try {
+                const std::lock_guard lock(state->mutex);
+                state->free[capacity].push_back(std::move(returned));
+              } catch (...) {
+                state->budget.give_back(capacity);
+              }
             }};
   }
 

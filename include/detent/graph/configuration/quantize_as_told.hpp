@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Does a quantization_job: quantizes a model in the approach that the job names.
+#ifndef DETENT_GRAPH_CONFIGURATION_QUANTIZE_AS_TOLD_HPP
+#define DETENT_GRAPH_CONFIGURATION_QUANTIZE_AS_TOLD_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/error.hpp>
+#include <detent/graph/configuration/quantization_job.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/quantize/automatic_quantization.hpp>
+#include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
+#include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/unsupported_nodes.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph {
+
+/// The outcome of a job.
+struct quantization_outcome {
+  model result;                       ///< The quantized model.
+  std::optional<quantization> parts;  ///< Only of the static approach: what it was made of.
+  std::map<std::string, scale_solution> solutions;  ///< By activation.
+  std::map<std::string, std::string> methods;       ///< By activation: the method of its solution.
+  std::vector<quantization_step> steps;             ///< What the method "auto" has tried.
+  std::size_t layers = 0;                           ///< Number of quantized layers.
+};
+
+/// How a job runs, besides what it says.
+struct quantization_run {
+  executor_options executor = {};  ///< Options of all executors; `parallel` is used by solvers too.
+  /// Called while the method "auto" searches. What it throws ends the job.
+  std::function<void(const quantization_progress&)> on_progress = {};
+  /// Called when the static approach has its parts, before the model is taken from them; it may
+  /// replace them by others.
+  std::function<void(std::optional<quantization>& parts)> on_parts = {};
+};
+
+namespace detail {
+
+inline void quantize_statically(const quantization_job& job, const model& m,
+                                const calibration_source& samples, const quantization_run& run,
+                                quantization_outcome& o) {
+  activation_options activations = job.activations;
+  activations.on_parameters = [&o](const std::string& name, const std::string& method,
+                                   const scale_solution& s) {
+    o.solutions[name] = s;
+    o.methods[name] = method;
+  };
+  // Without a float output there is nothing to measure by.
+  const bool can_be_judged =
+      std::any_of(m.outputs.begin(), m.outputs.end(),
+                  [](const value_info& v) { return v.type == element_type::f32; });
+  if (job.method == "auto" && can_be_judged) {
+    automatic_quantization_options options{
+        .activations = std::move(activations), .weights = job.weights, .scope = job.scope};
+    options.executor = run.executor;
+    options.on_step = [&o](const quantization_step& s) { o.steps.push_back(s); };
+    options.on_progress = run.on_progress;
+    if (job.budget) {
+      options.budget.limit = search_budget::seconds(*job.budget);
+    }
+    o.parts = automatic_quantization(m, samples, options);
+  } else {
+    static_quantization_options options{.method = job.method == "auto" ? "minmax" : job.method,
+                                        .activations = std::move(activations),
+                                        .weights = job.weights,
+                                        .scope = job.scope};
+    options.executor = run.executor;
+    if (job.percentile != 0.0) {
+      options.activations.observer.percentile = job.percentile;
+    }
+    options.bias.kind = job.bias_correction == "fast"   ? bias_correction::fast
+                        : job.bias_correction == "full" ? bias_correction::full
+                                                        : bias_correction::none;
+    o.parts = static_quantization(m, samples, options);
+  }
+  if (run.on_parts) {
+    run.on_parts(o.parts);
+  }
+  o.result = std::move(o.parts->result);
+  o.layers = o.parts->plan.layers().size();
+  if (job.format == "qoperator") {
+    to_qoperator(o.result);
+  }
+}
+
+inline void quantize_dynamically(const quantization_job& job, const model& m,
+                                 const calibration_source& samples, const quantization_run& run,
+                                 quantization_outcome& o) {
+  dynamic_quantization_options options{.weights = job.weights, .scope = job.scope};
+  options.weight_type = job.weight_type;
+  options.executor = run.executor;
+  const std::vector<std::string> unsupported = unsupported_nodes(m);
+  require(unsupported.empty() || job.bias_correction != "fast", error_kind::unsupported, job.prefix,
+          "bias-correction fast has to run the model, and there is no operator for ",
+          unsupported.empty() ? std::string() : unsupported[0]);
+  o.result =
+      quantize_dynamic(m, options, job.bias_correction == "none" ? calibration_source() : samples);
+  for (const node& n : o.result.nodes) {
+    o.layers += n.is("ConvInteger") || n.is("MatMulInteger") ? 1U : 0U;
+  }
+}
+
+inline void quantize_weights_as_told(const quantization_job& job, const model& m,
+                                     const calibration_source& samples, const quantization_run& run,
+                                     quantization_outcome& o) {
+  weight_only_options options{.bits = job.bits == 0 ? 4 : job.bits,
+                              .block_size = job.block_size,
+                              .algorithm = job.weight_algorithm};
+  options.scales = job.weights.scale;
+  options.executor = run.executor;
+  options.scope = job.scope;
+  options.on_layer = [&o](const weight_only_layer&) { ++o.layers; };
+  o.result = quantize_weights_only(m, options, samples);
+}
+
+}  // namespace detail
+
+/// Quantizes a model as a job says. `samples` may be empty if job.needs_samples is. Throws what
+/// automatic_quantization(), static_quantization(), quantize_dynamic() and quantize_weights_only()
+/// throw, and what callbacks throw.
+[[nodiscard]] inline quantization_outcome quantize_as_told(const quantization_job& job,
+                                                           const model& m,
+                                                           const calibration_source& samples,
+                                                           const quantization_run& run = {}) {
+  quantization_outcome o;
+  if (job.approach == "static") {
+    detail::quantize_statically(job, m, samples, run, o);
+  } else if (job.approach == "dynamic") {
+    detail::quantize_dynamically(job, m, samples, run, o);
+  } else {
+    detail::quantize_weights_as_told(job, m, samples, run, o);
+  }
+  return o;
+}
+
+}  // namespace graph
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_CONFIGURATION_QUANTIZE_AS_TOLD_HPP

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ * The C interface of models: reads a network of handwritten digits, quantizes it in every approach,
+ * runs and writes it.
+ *
+ *   c_api_graph_test DIGITS.onnx OUT.onnx
+ */
+#include <math.h>
+#include <stddef.h>
+
+#include <detent/c_api_graph.h>
+
+#include "c_check.h"
+
+enum { pixels = 64, samples = 8, classes = 10 };
+#define WRAPS ((int64_t)1 << 62) /* times 4 is 2^64 */
+
+static const char* file;
+static const char* out;
+static float images[samples][pixels];
+static const int64_t image_shape[4] = {1, 1, 8, 8};
+
+static detent_tensor image(int i) {
+  detent_tensor t;
+  detent_tensor_init(&t);
+  t.type = DETENT_F32;
+  t.rank = 4;
+  t.shape = image_shape;
+  t.data = images[i];
+  t.bytes = sizeof images[i];
+  return t;
+}
+
+/* The logits of the first image. */
+static void logits_of(const detent_model* model, float* logits) {
+  detent_session* session = NULL;
+  detent_results* results = NULL;
+  detent_tensor in = image(0), y;
+  detent_tensor_init(&y);
+  CHECK(detent_session_create(model, NULL, NULL, &session) == DETENT_OK);
+  CHECK(detent_session_run(session, &in, 1, &results) == DETENT_OK);
+  CHECK(detent_results_count(results) == 1);
+  CHECK(detent_results_tensor(results, 0, &y) == DETENT_OK);
+  CHECK(y.type == DETENT_F32 && y.rank == 2 && y.shape[0] == 1 && y.shape[1] == classes);
+  CHECK(y.bytes == classes * sizeof(float));
+  if (y.data != NULL && y.bytes == classes * sizeof(float)) {
+    memcpy(logits, y.data, y.bytes);
+  }
+  detent_session_free(session);
+  detent_results_free(results);
+}
+
+static void models(void) {
+  detent_model *model = NULL, *again = NULL, *written = NULL;
+  detent_value_info info;
+  unsigned char* bytes;
+  size_t size = 0, same = 0;
+  float expected[classes], logits[classes];
+  CHECK(detent_model_read(file, NULL, &model) == DETENT_OK);
+  CHECK(detent_model_input_count(model) == 1 && detent_model_output_count(model) == 1);
+  detent_value_info_init(&info);
+  CHECK(detent_model_input(model, 0, &info) == DETENT_OK);
+  CHECK(strcmp(info.name, "image") == 0 && info.type == DETENT_F32 && info.has_shape == 1);
+  CHECK(info.rank == 4 && info.shape[0] == -1 && info.shape[1] == 1 && info.shape[3] == 8);
+  CHECK(detent_model_output(model, 0, &info) == DETENT_OK);
+  CHECK(strcmp(info.name, "logits") == 0);
+  logits_of(model, expected);
+
+  CHECK(detent_model_serialize(model, NULL, 0, &size) == DETENT_OK && size > 1000);
+  bytes = (unsigned char*)allocate(size);
+  CHECK(detent_model_serialize(model, bytes, size - 1, &same) == DETENT_OK && bytes[0] == 0);
+  CHECK(detent_model_serialize(model, bytes, size, &same) == DETENT_OK && same == size);
+  CHECK(detent_model_parse(bytes, size, NULL, &again) == DETENT_OK);
+  logits_of(again, logits);
+  CHECK(memcmp(expected, logits, sizeof logits) == 0);
+  CHECK(detent_model_write(again, out) == DETENT_OK);
+  CHECK(detent_model_read(out, NULL, &written) == DETENT_OK);
+  logits_of(written, logits);
+  CHECK(memcmp(expected, logits, sizeof logits) == 0);
+  detent_model_free(written);
+  detent_model_free(again);
+  again = NULL;
+  CHECK(detent_model_parse(bytes, size / 2, NULL, &again) == DETENT_BAD_FILE);
+  free(bytes);
+
+  CHECK_ERROR(detent_model_read(NULL, NULL, &again), DETENT_INVALID_ARGUMENT, "null path");
+  CHECK_ERROR(detent_model_read(file, NULL, NULL), DETENT_INVALID_ARGUMENT, "null result");
+  CHECK_ERROR(detent_model_read("no such folder/m.onnx", NULL, &again), DETENT_IO,
+              "no such folder");
+  CHECK_ERROR(detent_model_parse(NULL, 5, NULL, &again), DETENT_INVALID_ARGUMENT, "null bytes");
+  CHECK_ERROR(detent_model_parse("x", 1, NULL, NULL), DETENT_INVALID_ARGUMENT, "null result");
+  CHECK(detent_model_parse("not a model", 11, NULL, &again) == DETENT_BAD_FILE);
+  CHECK_ERROR(detent_model_write(NULL, out), DETENT_INVALID_ARGUMENT, "null model");
+  CHECK_ERROR(detent_model_write(model, NULL), DETENT_INVALID_ARGUMENT, "null path");
+  CHECK(detent_model_write(model, "no such folder/m.onnx") == DETENT_IO);
+  CHECK_ERROR(detent_model_serialize(NULL, NULL, 0, &size), DETENT_INVALID_ARGUMENT, "null model");
+  CHECK_ERROR(detent_model_serialize(model, NULL, 0, NULL), DETENT_INVALID_ARGUMENT, "null needed");
+  CHECK_ERROR(detent_model_serialize(model, NULL, size, &size), DETENT_INVALID_ARGUMENT,
+              "null buffer");
+  CHECK_ERROR(detent_model_input(model, 1, &info), DETENT_INVALID_ARGUMENT, "index 1 of 1");
+  CHECK_ERROR(detent_model_output(model, SIZE_MAX, &info), DETENT_INVALID_ARGUMENT, "of 1");
+  CHECK_ERROR(detent_model_input(NULL, 0, &info), DETENT_INVALID_ARGUMENT, "null model");
+  CHECK_ERROR(detent_model_output(NULL, 0, &info), DETENT_INVALID_ARGUMENT, "null model");
+  CHECK_ERROR(detent_model_input(model, 0, NULL), DETENT_INVALID_ARGUMENT, "null info");
+  info.size = 0;
+  CHECK_ERROR(detent_model_output(model, 0, &info), DETENT_INVALID_ARGUMENT, "was it initialized?");
+  CHECK(detent_model_input_count(NULL) == 0 && detent_model_output_count(NULL) == 0);
+  CHECK(again == NULL);
+  detent_model_free(model);
+  detent_model_free(NULL);
+}
+
+/* Counts its calls and ends the job with the given one. */
+typedef struct steps {
+  int calls, last;
+  size_t largest_total;
+} steps;
+static int count_steps(void* user, const char* step, size_t done, size_t total) {
+  steps* s = (steps*)user;
+  CHECK(step != NULL && step[0] != '\0');
+  CHECK(total == 0 || done <= total);
+  s->largest_total = total > s->largest_total ? total : s->largest_total;
+  return ++s->calls == s->last;
+}
+
+static void quantization(void) {
+  static const struct {
+    const char* text;
+    double largest_error; /* relative to the largest logit */
+  } cases[] = {
+      {"", 0.2},
+      {"{\"approach\": \"static\", \"method\": \"minmax\"}", 0.2},
+      {"approach: static\nformat: qoperator\nmethod: mse\nignored: {last-layer: true}\n", 0.2},
+      {"approach: dynamic\n", 0.2},
+      {"approach: weight-only\nbits: 8\nblock-size: 16\n", 0.05},
+      {"approach: weight-only\nweight-algorithm: awq\n", 0.5},
+  };
+  detent_tensor in[samples];
+  detent_model *model = NULL, *quantized = NULL;
+  float expected[classes], logits[classes], largest = 0.0F;
+  size_t i, k, size, float_size;
+  for (i = 0; i < samples; ++i) {
+    in[i] = image((int)i);
+  }
+  CHECK(detent_model_read(file, NULL, &model) == DETENT_OK);
+  CHECK(detent_model_serialize(model, NULL, 0, &float_size) == DETENT_OK);
+  logits_of(model, expected);
+  for (k = 0; k < classes; ++k) {
+    largest = fabsf(expected[k]) > largest ? fabsf(expected[k]) : largest;
+  }
+  for (i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    int calls = 0;
+    steps s = {0, 0, 0};
+    detent_parallel parallel;
+    detent_quantize_options o;
+    parallel.run = &run_backwards;
+    parallel.user = &calls;
+    detent_quantize_options_init(&o);
+    o.parallel = &parallel;
+    o.progress = &count_steps;
+    o.user = &s;
+    CHECK(detent_model_quantize(model, cases[i].text, strlen(cases[i].text), in, samples, &o,
+                                &quantized) == DETENT_OK);
+    CHECK(s.calls > 0);
+    CHECK(detent_model_serialize(quantized, NULL, 0, &size) == DETENT_OK);
+    CHECK(size < float_size);
+    logits_of(quantized, logits);
+    for (k = 0; k < classes; ++k) {
+      CHECK(fabs((double)(logits[k] - expected[k])) <= cases[i].largest_error * (double)largest);
+    }
+    detent_model_free(quantized);
+    quantized = NULL;
+    s.calls = 0;
+    s.last = 1;
+    CHECK_ERROR(detent_model_quantize(model, cases[i].text, strlen(cases[i].text), in, samples, &o,
+                                      &quantized),
+                DETENT_CANCELLED, "progress function");
+    CHECK(s.calls == 1 && quantized == NULL);
+  }
+  { /* In the middle of a search. */
+    steps s = {0, 40, 0};
+    detent_quantize_options o;
+    detent_quantize_options_init(&o);
+    o.progress = &count_steps;
+    o.user = &s;
+    CHECK(detent_model_quantize(model, NULL, 0, in, samples, &o, &quantized) == DETENT_CANCELLED);
+    CHECK(s.calls == 40 && s.largest_total > 0 && quantized == NULL);
+  }
+  detent_model_free(model);
+}
+
+static void errors_of_quantization(void) {
+  static const struct {
+    const char* text;
+    const char* message;
+  } wrong[] = {
+      {"approach: quick", "options:1: 'quick' is unknown in approach"},
+      {"{\"aproach\": \"static\"}", "the nearest is 'approach'"},
+      {"calib: x.npy", "'calib' is unknown"},
+      {"approach: weight-only\nbits: 5", "bits 5, but 4 and 8"},
+      {"bits: 9", "options:1: bits: expected 2 to 8, not '9'"},
+      {"bits: [4, 8]", "bits takes one value, not 2"},
+      {"bits: 4x", "not '4x'"},
+      {"approach: static\npercentile: 40", "options:2: percentile"},
+      {"budget: -1", "a positive number"},
+      {"budget: nan", "a positive number"},
+      {"reduce-range: perhaps", "true or false"},
+      {"block-size: 24", "0, 16, 32"},
+      {"method: minmaxx", "the nearest is 'minmax'"},
+      {"weight-algorithm: gptqq", "the nearest is 'gptq'"},
+      {"approach: dynamic\nformat: qdq", "approach dynamic has no format qdq"},
+      {"approach: dynamic\nmethod: kl", "approach dynamic has no method"},
+      {"approach: dynamic\ntensors: {image: {method: kl}}", "has no tensors"},
+      {"method: minmax\nbudget: 3", "it does not search"},
+      {"ignored: {names: [nothing]}", "nothing"},
+      {"a: [1", "options:"},
+      {"- static", "not a map"},
+      {"approach: static\napproach: static", "twice"},
+  };
+  detent_tensor in[samples];
+  detent_model *model = NULL, *quantized = NULL;
+  detent_quantize_options o;
+  int64_t shape[4] = {1, 1, 8, 8};
+  size_t i;
+  for (i = 0; i < samples; ++i) {
+    in[i] = image((int)i);
+  }
+  CHECK(detent_model_read(file, NULL, &model) == DETENT_OK);
+  for (i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+    CHECK_ERROR(detent_model_quantize(model, wrong[i].text, strlen(wrong[i].text), in, samples,
+                                      NULL, &quantized),
+                DETENT_INVALID_ARGUMENT, wrong[i].message);
+  }
+#define QUANTIZE() detent_model_quantize(model, "method: minmax", 14, in, 2, NULL, &quantized)
+  CHECK_ERROR(detent_model_quantize(model, "approach: static", 16, NULL, 0, NULL, &quantized),
+              DETENT_INVALID_ARGUMENT, "needs calibration samples");
+  CHECK_ERROR(detent_model_quantize(NULL, "", 0, in, 1, NULL, &quantized), DETENT_INVALID_ARGUMENT,
+              "null model");
+  CHECK_ERROR(detent_model_quantize(model, "", 0, in, 1, NULL, NULL), DETENT_INVALID_ARGUMENT,
+              "null result");
+  CHECK_ERROR(detent_model_quantize(model, NULL, 1, in, 1, NULL, &quantized),
+              DETENT_INVALID_ARGUMENT, "null text");
+  CHECK_ERROR(detent_model_quantize(model, NULL, 0, NULL, 1, NULL, &quantized),
+              DETENT_INVALID_ARGUMENT, "null tensors");
+  detent_quantize_options_init(&o);
+  o.size = 1;
+  CHECK_ERROR(detent_model_quantize(model, NULL, 0, in, 1, &o, &quantized), DETENT_INVALID_ARGUMENT,
+              "was it initialized?");
+  in[1].size = sizeof in[1] + 8;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "size");
+  in[1] = image(1);
+  in[1].bytes -= 1;
+  CHECK_ERROR(QUANTIZE(), DETENT_SHAPE_MISMATCH, "sample 1: input 'image': 255 bytes");
+  in[1] = image(1);
+  in[1].data = NULL;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "null data");
+  in[1] = image(1);
+  in[1].shape = NULL;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "null shape");
+  in[1].shape = shape;
+  in[1].rank = 65;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "rank 65");
+  in[1].rank = 4;
+  shape[0] = -1;
+  CHECK(QUANTIZE() != DETENT_OK);
+  shape[0] = WRAPS;
+  CHECK(QUANTIZE() != DETENT_OK);
+  shape[0] = 1;
+  in[1].type = DETENT_F8E5M2;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "type 11");
+  in[1].type = DETENT_S32;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "image");
+  in[1] = image(1);
+  images[1][3] = NAN;
+  CHECK(QUANTIZE() == DETENT_INVALID_ARGUMENT);
+  images[1][3] = 0.0F;
+  CHECK(QUANTIZE() == DETENT_OK);
+#undef QUANTIZE
+  detent_model_free(quantized);
+  detent_model_free(model);
+}
+
+static void sessions(void) {
+  detent_model* model = NULL;
+  detent_session *session = NULL, *shared = NULL;
+  detent_results *results = NULL, *same = NULL;
+  detent_graph_limits limits;
+  detent_tensor in = image(0), x, y;
+  detent_parallel parallel;
+  int calls = 0;
+  const int64_t flat[2] = {1, 64};
+  parallel.run = &run_backwards;
+  parallel.user = &calls;
+  detent_tensor_init(&x);
+  detent_tensor_init(&y);
+  CHECK(detent_model_read(file, NULL, &model) == DETENT_OK);
+  CHECK(detent_session_create(model, NULL, &parallel, &session) == DETENT_OK);
+  CHECK(detent_session_run(session, &in, 1, &results) == DETENT_OK);
+  CHECK(detent_session_share(session, NULL, NULL, &shared) == DETENT_OK);
+  detent_session_free(session);
+  detent_model_free(model);
+  CHECK(detent_session_run(shared, &in, 1, &same) == DETENT_OK);
+  CHECK(detent_results_tensor(results, 0, &x) == DETENT_OK);
+  CHECK(detent_results_tensor(same, 0, &y) == DETENT_OK);
+  CHECK(x.bytes == y.bytes && memcmp(x.data, y.data, x.bytes) == 0);
+  detent_results_free(same);
+  same = NULL;
+
+  CHECK_ERROR(detent_results_tensor(results, 1, &x), DETENT_INVALID_ARGUMENT, "index 1 of 1");
+  CHECK_ERROR(detent_results_tensor(NULL, 0, &x), DETENT_INVALID_ARGUMENT, "null results");
+  CHECK_ERROR(detent_results_tensor(results, 0, NULL), DETENT_INVALID_ARGUMENT, "null tensor");
+  CHECK(detent_results_count(NULL) == 0);
+  CHECK_ERROR(detent_session_run(shared, &in, 2, &same), DETENT_INVALID_ARGUMENT,
+              "2 tensors for 1 inputs");
+  CHECK_ERROR(detent_session_run(shared, NULL, 1, &same), DETENT_INVALID_ARGUMENT, "null tensors");
+  CHECK_ERROR(detent_session_run(NULL, &in, 1, &same), DETENT_INVALID_ARGUMENT, "null session");
+  CHECK_ERROR(detent_session_run(shared, &in, 1, NULL), DETENT_INVALID_ARGUMENT, "null result");
+  in.rank = 2;
+  in.shape = flat;
+  CHECK_ERROR(detent_session_run(shared, &in, 1, &same), DETENT_SHAPE_MISMATCH, "image");
+  in = image(0);
+  in.type = DETENT_S32;
+  CHECK_ERROR(detent_session_run(shared, &in, 1, &same), DETENT_INVALID_ARGUMENT, "image");
+  in.type = DETENT_NO_TYPE;
+  CHECK_ERROR(detent_session_run(shared, &in, 1, &same), DETENT_INVALID_ARGUMENT, "type -1");
+  in = image(0);
+  CHECK(same == NULL && detent_session_run(shared, &in, 1, &same) == DETENT_OK);
+  detent_results_free(same);
+  detent_results_free(results);
+  detent_results_free(NULL);
+  detent_session_free(shared);
+  detent_session_free(NULL);
+
+  session = shared = NULL;
+  results = NULL;
+  detent_graph_limits_init(&limits);
+  limits.max_memory_bytes = 64;
+  CHECK(detent_model_read(file, &limits, &model) == DETENT_OK);
+  CHECK(detent_session_create(model, &limits, NULL, &session) == DETENT_OK);
+  CHECK(detent_session_run(session, &in, 1, &results) == DETENT_BAD_FILE && results == NULL);
+  CHECK_ERROR(detent_session_create(NULL, NULL, NULL, &shared), DETENT_INVALID_ARGUMENT,
+              "null model");
+  CHECK_ERROR(detent_session_create(model, NULL, NULL, NULL), DETENT_INVALID_ARGUMENT,
+              "null result");
+  CHECK_ERROR(detent_session_share(NULL, NULL, NULL, &shared), DETENT_INVALID_ARGUMENT,
+              "null session");
+  CHECK_ERROR(detent_session_share(session, NULL, NULL, NULL), DETENT_INVALID_ARGUMENT,
+              "null result");
+  limits.size = 0;
+  CHECK_ERROR(detent_session_create(model, &limits, NULL, &shared), DETENT_INVALID_ARGUMENT,
+              "was it initialized?");
+  detent_model_free(model);
+  model = NULL;
+  detent_graph_limits_init(&limits);
+  limits.max_nodes = 3;
+  CHECK_ERROR(detent_model_read(file, &limits, &model), DETENT_BAD_FILE, "3");
+  limits.size = offsetof(detent_graph_limits, max_nodes); /* an older program */
+  CHECK(detent_model_read(file, &limits, &model) == DETENT_OK);
+  detent_model_free(model);
+  detent_session_free(session);
+}
+
+int main(int count, char** arguments) {
+  int i, k;
+  if (count != 3) {
+    fprintf(stderr, "usage: c_api_graph_test DIGITS.onnx OUT.onnx\n");
+    return 2;
+  }
+  file = arguments[1];
+  out = arguments[2];
+  begin(1, arguments);
+  for (i = 0; i < samples; ++i) {
+    for (k = 0; k < pixels; ++k) {
+      images[i][k] = (float)(random_bits() % 17) / 16.0F;
+    }
+  }
+  models();
+  on_every_target(&sessions);
+  quantization();
+  errors_of_quantization();
+  return end();
+}
