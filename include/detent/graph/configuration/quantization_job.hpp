@@ -59,13 +59,20 @@ struct quantization_settings {
   std::string source;  ///< Name of the text that the settings are from, for messages.
 };
 
+/// The approaches: when ranges of activations are taken.
 inline const std::vector<std::string> approach_names = {"static", "dynamic", "weight-only"};
+/// How quantized models are written.
 inline const std::vector<std::string> format_names = {"qdq", "qoperator", "integerops",
                                                       "matmulnbits"};
+/// The types of bytes.
 inline const std::vector<std::string> byte_type_names = {"u8", "s8"};
+/// Whether biases make up for rounding.
 inline const std::vector<std::string> bias_correction_names = {"none", "fast", "full"};
+/// What has a scale of its own in weights.
 inline const std::vector<std::string> granularity_names = {"per-channel", "per-tensor"};
+/// How scales of weights are found.
 inline const std::vector<std::string> weight_scale_names = {"absmax", "exact-mse"};
+/// How many weights may share a scale in weight-only quantization; 0: as many as there can be.
 inline const std::vector<std::int64_t> block_sizes = {0, 16, 32, 64, 128, 256};
 
 /// The algorithms of weight-only quantization by their names.
@@ -101,13 +108,14 @@ inline const std::vector<std::int64_t> block_sizes = {0, 16, 32, 64, 128, 256};
 
 /// A complete job: how a model is to be quantized. quantize_as_told() does it.
 struct quantization_job {
-  std::string approach = "static", format = "qdq";
+  std::string approach = "static";       ///< one of approach_names
+  std::string format = "qdq";            ///< one of format_names
   std::string method = "auto";           ///< an observer's name, or "auto": chosen by measuring
   double percentile = 0.0;               ///< 0: the default of the method
   std::string bias_correction = "auto";  ///< fast, full, none, or "auto": left to the approach
   activation_options activations;        ///< of static quantization
-  layer_weight_options weights;
-  quantization_scope scope;
+  layer_weight_options weights;          ///< of layers in integers
+  quantization_scope scope;              ///< nodes in float, settings of single operators
   element_type weight_type = element_type::u8;  ///< approach dynamic
   std::size_t bits = 0;                         ///< of weights; 0: the default of the approach
   std::int64_t block_size = 32;                 ///< approach weight-only
