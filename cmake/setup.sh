@@ -62,9 +62,10 @@ new_enough() {
     dpkg --compare-versions "$hwy" ge $hwy_min && dpkg --compare-versions "$xsimd" ge $xsimd_min
 }
 
-# apt-get with sources, package lists, cache and preferences of its own in $tmp.
+# apt-get with sources, package lists, cache and preferences of its own in $tmp.  A mirror
+# may be a snapshot, whose lists have expired; they are signed all the same.
 private_apt_get() {
-  apt-get -qq -o Dir::Etc::SourceList="$tmp/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+  apt-get -qq -o Acquire::Check-Valid-Until=false -o Dir::Etc::SourceList="$tmp/sources.list" -o Dir::Etc::SourceParts=/dev/null \
     -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null \
     -o Dir::State="$tmp" -o Dir::State::Lists="$tmp/lists" -o Dir::State::Status="$tmp/status" \
     -o Dir::Cache="$tmp/cache" -o APT::Sandbox::User=root -o APT::Default-Release= \
