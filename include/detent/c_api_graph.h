@@ -38,8 +38,9 @@ DETENT_C_API void detent_graph_limits_init(detent_graph_limits* limits);
 /** Reads a model and its external data, which lies beside it, from a file. `path` is a
  * null-terminated name in the encoding of the system. `limits` may be null. On success, `*model` is
  * a new object, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT for null, DETENT_IO
- * for a file that cannot be read, DETENT_BAD_FILE for one that is damaged, contradicts itself or
- * exceeds the limits, DETENT_UNSUPPORTED for what is valid but unknown here. */
+ * for a file that cannot be read, DETENT_BAD_FILE for one that is damaged, contradicts itself,
+ * exceeds the limits or needs more memory than there is, DETENT_UNSUPPORTED for what is valid but
+ * unknown here. */
 DETENT_C_API detent_status detent_model_read(const char* path, const detent_graph_limits* limits,
                                              detent_model** model);
 /** Reads a model from `size` bytes in memory. It may not have external data. Errors are those of
@@ -153,8 +154,8 @@ typedef struct detent_results detent_results;
  * model; the library copies them. On success, `*results` is a new object with the outputs, to be
  * freed with detent_results_free(). DETENT_INVALID_ARGUMENT for null, another number of inputs and
  * inputs of another type than the model declares; DETENT_SHAPE_MISMATCH for shapes that do not
- * fit; DETENT_BAD_FILE for a model that exceeds the limits. The session may be used again after an
- * error. */
+ * fit; DETENT_BAD_FILE for a model that exceeds the limits or needs more memory than there is (the
+ * message names the node). The session may be used again after an error. */
 DETENT_C_API detent_status detent_session_run(detent_session* session, const detent_tensor* inputs,
                                               size_t input_count, detent_results** results);
 /** Number of outputs; 0 for null. */

@@ -107,7 +107,8 @@ DETENT_C_API detent_status detent_observer_begin_phase(detent_observer* observer
  * `parallel`, which may be null. DETENT_INVALID_ARGUMENT for null data of a tensor that is not
  * empty, other types, and extents whose product leaves the address space; DETENT_SHAPE_MISMATCH
  * for another number of channels than before. NaN and infinities are counted, and are errors of
- * detent_observer_finalize(). */
+ * detent_observer_finalize(). After DETENT_OUT_OF_MEMORY the observer may have seen a part of the
+ * batch; all functions but detent_observer_load() and detent_observer_free() refuse it then. */
 DETENT_C_API detent_status detent_observer_observe(detent_observer* observer, detent_type type,
                                                    const void* data, const size_t* shape,
                                                    const ptrdiff_t* strides, size_t rank,

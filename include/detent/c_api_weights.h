@@ -33,7 +33,8 @@ DETENT_C_API void detent_gram_observer_free(detent_gram_observer* observer);
 /** Observes `rows` samples: a row-major rows x K matrix whose rows are `stride` elements apart, of
  * DETENT_F32, DETENT_U8 or DETENT_S8. Integers stand for q - zero_point; `zero_point` is 0 for
  * DETENT_F32. `parallel` may be null. DETENT_INVALID_ARGUMENT for null data, another type, NaN,
- * infinities, and a zero point outside the type. */
+ * infinities, and a zero point outside the type. After DETENT_OUT_OF_MEMORY the observer may have
+ * seen a part of the samples and can only be freed. */
 DETENT_C_API detent_status detent_gram_observer_observe(detent_gram_observer* observer,
                                                         detent_type type, const void* x,
                                                         size_t rows, size_t stride,

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include <detent/c_api.h>
+#include <detent/c_api_observers.h>
+#include <detent/c_api_weights.h>
 
 #include "../guarded_memory.hpp"
 #include "fuzz_target.hpp"
@@ -94,12 +96,15 @@ void check(detent_status status) {
   }
 }
 
-constexpr detent_type types[] = {DETENT_U8,  DETENT_S8,  DETENT_S32, DETENT_F32, DETENT_BF16,
-                                 DETENT_F16, DETENT_U16, DETENT_S16, DETENT_U4,  DETENT_S4};
+constexpr detent_type types[] = {
+    DETENT_U8,  DETENT_S8, DETENT_S32, DETENT_F32,      DETENT_BF16,   DETENT_F16, DETENT_U16,
+    DETENT_S16, DETENT_U4, DETENT_S4,  DETENT_F8E4M3FN, DETENT_F8E5M2, DETENT_F64};
 detent_type any_type(fuzz::numbers& in) { return types[in.below(std::size(types))]; }
 
 std::size_t size_of(detent_type type) {
   switch (type) {
+    case DETENT_F64:
+      return 8;
     case DETENT_S32:
     case DETENT_F32:
       return 4;
@@ -427,6 +432,181 @@ void elements(fuzz::numbers& in, arrays& a) {
       detent_dequantize_elements(q_type, dense(q_type), count, x_type, dense(x_type), &p, nullptr));
   check(detent_requantize(a.make<std::int32_t>(count), count, q_type, dense(q_type), &p, nullptr));
   check(detent_fake_quantize(a.floats(count), count, q_type, a.floats(count), &p));
+  check(detent_convert_floats(x_type, dense(x_type), count, q_type, dense(q_type),
+                              static_cast<int>(in.below(2))));
+}
+
+/// A scheme that is in order most of the time.
+detent_scheme any_scheme(fuzz::numbers& in, arrays& a) {
+  if (a.rarely()) {
+    return {in.get<std::int32_t>(), in.get<std::int32_t>(), static_cast<int>(in.below(3))};
+  }
+  const auto qmax = static_cast<std::int32_t>(1 + in.below(127));
+  return {-qmax, qmax, static_cast<int>(in.below(2))};
+}
+
+struct observer {
+  detent_observer* value = nullptr;
+  observer() = default;
+  observer(const observer&) = delete;
+  observer& operator=(const observer&) = delete;
+  ~observer() { detent_observer_free(value); }
+};
+
+void make(fuzz::numbers& in, arrays& a, const char* name, bool of_channels, observer& o) {
+  detent_observer_options options;
+  detent_observer_options_init(&options);
+  options.scheme = any_scheme(in, a);
+  options.sparse = static_cast<int>(in.below(2));
+  if (a.rarely()) {
+    options.percentile = in.get<double>();
+    options.p = in.get<double>();
+    options.moving_constant = in.get<double>();
+    options.top_k = in.get<std::size_t>();
+  }
+  const std::size_t axes[2] = {in.below(3), in.below(4)};
+  check(of_channels
+            ? detent_observer_create_channels(name, &options, axes, 1 + in.below(2), &o.value)
+            : detent_observer_create(name, &options, &o.value));
+}
+
+/// An observer of any name sees batches, is merged, saved, loaded and finalized.
+void observers(fuzz::numbers& in, arrays& a) {
+  const char* name = detent_observer_name(in.below(detent_observer_name_count()));
+  const bool of_channels = in.below(2) != 0;
+  observer o;
+  observer other;
+  make(in, a, name, of_channels, o);
+  make(in, a, a.rarely() ? "minmax" : name, a.rarely() != of_channels, other);
+  const std::size_t shape[3] = {1 + in.below(4), 1 + in.below(4), in.below(40)};
+  for (std::size_t phase = 0; phase < 2; ++phase) {
+    check(detent_observer_begin_phase(o.value, phase));
+    for (std::size_t batch = in.below(3); batch < 3; ++batch) {
+      const detent_type type = any_type(in);
+      const bool is_float = in.below(4) != 0;
+      const std::size_t count = shape[0] * shape[1] * shape[2];
+      const void* data = is_float ? a.floats(count) : a.make(count, size_of(type));
+      check(detent_observer_observe(batch == 1 ? other.value : o.value,
+                                    is_float ? DETENT_F32 : type, data, shape, nullptr, 3,
+                                    nullptr));
+    }
+  }
+  const std::size_t wraps[3] = {std::size_t{1} << 33U, std::size_t{1} << 31U, in.below(3)};
+  check(detent_observer_observe(o.value, DETENT_F32, a.make(1, 4), wraps, nullptr, 3, nullptr));
+  check(detent_observer_merge(o.value, other.value));
+  std::size_t size = 0;
+  check(detent_observer_save(o.value, nullptr, 0, &size));
+  void* bytes = a.make(size, 1);
+  check(detent_observer_save(o.value, bytes, size, &size));
+  if (size > 0 && a.rarely()) {
+    static_cast<unsigned char*>(bytes)[in.below(size)] ^= 1U;
+  }
+  check(detent_observer_load(other.value, bytes, size));
+  const std::size_t channels = detent_observer_channels(other.value);
+  detent_scale_evidence* evidence = a.make<detent_scale_evidence>(channels);
+  for (std::size_t i = 0; i < channels; ++i) {
+    detent_scale_evidence_init(evidence + i);
+  }
+  check(detent_observer_finalize(other.value, any_scheme(in, a), a.make<float>(channels),
+                                 a.make<std::int32_t>(channels),
+                                 in.below(2) != 0 ? evidence : nullptr, channels, nullptr));
+
+  detent_scale_options so;
+  detent_scale_options_init(&so);
+  so.method = static_cast<detent_scale_method>(in.below(9));
+  so.scheme = any_scheme(in, a);
+  so.channels = 1 + in.below(4);
+  so.inner = 1 + in.below(4);
+  so.steps = in.below(20);
+  const std::size_t n = so.channels * so.inner * in.below(20) + (a.rarely() ? 1 : 0);
+  check(detent_solve_scales(a.floats(n), n, &so, a.make<float>(so.channels),
+                            a.make<std::int32_t>(so.channels), nullptr, nullptr));
+}
+
+/// Gram matrices, and codes of weights by every algorithm.
+void weight_solvers(fuzz::numbers& in, arrays& a) {
+  const std::size_t rows = in.below(6);
+  const std::size_t columns = 1 + in.below(24);
+  const std::size_t samples = in.below(20);
+  detent_gram_observer* gram = nullptr;
+  check(detent_gram_observer_create(columns, &gram));
+  const detent_type byte = in.below(2) != 0 ? DETENT_U8 : DETENT_S8;
+  check(detent_gram_observer_observe(gram, DETENT_F32, a.floats(samples * columns), samples,
+                                     columns, 0, nullptr));
+  check(detent_gram_observer_observe(gram, byte, a.make(samples * columns, 1), samples, columns,
+                                     in.get<std::int16_t>() % 130, nullptr));
+  check(detent_gram_observer_merge(gram, gram));
+  std::size_t size = 0;
+  check(detent_gram_observer_save(gram, nullptr, 0, &size));
+  void* bytes = a.make(size, 1);
+  check(detent_gram_observer_save(gram, bytes, size, &size));
+  if (a.rarely()) {
+    static_cast<unsigned char*>(bytes)[in.below(size)] ^= 1U;
+  }
+  detent_gram_observer* loaded = nullptr;
+  check(detent_gram_observer_load(bytes, size, &loaded));
+  double* g = a.make<double>(columns * columns);
+  float* magnitudes = a.make<float>(columns);
+  const bool has_gram = detent_gram_observer_finalize(gram, g, magnitudes) == DETENT_OK;
+  detent_gram_observer_free(gram);
+  detent_gram_observer_free(loaded);
+
+  detent_weight_quantization o;
+  detent_weight_quantization_init(&o);
+  o.algorithm = static_cast<detent_weight_algorithm>(in.below(7));
+  o.scheme = any_scheme(in, a);
+  o.group_size = in.below(40);
+  o.gram = has_gram || a.rarely() ? g : nullptr;
+  o.magnitudes = has_gram && in.below(2) != 0 ? magnitudes : nullptr;
+  o.iterations = 1 + in.below(20);
+  o.grid_points = in.below(4);
+  if (a.rarely()) {
+    o.damping = in.get<double>();
+    o.learning_rate = in.get<double>();
+    o.regularization = in.get<double>();
+    o.norm = in.get<double>();
+    o.smallest_clip = in.get<float>();
+  }
+  const std::size_t groups = rows * detent_weight_groups(columns, o.group_size);
+  if (a.rarely()) {
+    o.scales = a.scales(groups);
+  }
+  const std::size_t stride = columns + in.below(3);
+  const float* w = a.floats(extent(rows, columns, stride, 1));
+  detent_weight_evidence evidence;
+  detent_weight_evidence_init(&evidence);
+  check(detent_quantize_weights(w, rows, columns, stride, &o, a.make<std::int8_t>(rows * columns),
+                                a.make<float>(groups), a.make<std::int32_t>(groups),
+                                a.make<float>(columns), &evidence));
+  check(detent_smooth_quant_scales(magnitudes, w, rows, columns, stride, in.get<float>(),
+                                   a.make<float>(columns)));
+}
+
+/// Products of two activations.
+void activation_products(fuzz::numbers& in, arrays& a) {
+  const detent_type a_type = in.below(2) != 0 ? DETENT_U8 : DETENT_S8;
+  const detent_type b_type = a.rarely() ? any_type(in) : DETENT_S8;
+  const detent_type c_type = any_type(in);
+  detent_activation_product p[2];
+  for (detent_activation_product& one : p) {
+    detent_activation_product_init(&one);
+    one.m = in.below(8);
+    one.n = in.below(20);
+    one.k = in.below(30);
+    one.a_row_stride = static_cast<std::ptrdiff_t>(one.k + in.below(2));
+    one.b_row_stride = 1;
+    one.b_column_stride = static_cast<std::ptrdiff_t>(one.k + in.below(2));
+    one.ldc = one.n + in.below(3);
+    one.b_zero_point = in.get<std::int8_t>();
+    one.a = a.make(extent(one.m, one.k, static_cast<std::size_t>(one.a_row_stride), 1), 1);
+    one.b = a.make(extent(one.n, one.k, static_cast<std::size_t>(one.b_column_stride), 1),
+                   size_of(b_type));
+    one.c = a.make(extent(one.m, one.n, one.ldc, 1), size_of(c_type));
+  }
+  if (a.rarely()) {
+    p[1].n = std::size_t{1} << (49 + in.below(15));
+  }
+  check(detent_multiply_activations(a_type, b_type, c_type, p, 2, nullptr));
 }
 
 /// Sizes that no matrix has, and null where an object is required.
@@ -452,7 +632,7 @@ void refusals(fuzz::numbers& in, arrays& a) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::numbers in({data, size});
   arrays a(in);
-  switch (in.get<std::uint8_t>() % 8) {
+  switch (in.get<std::uint8_t>() % 14) {
     case 0:
       refusals(in, a);
       break;
@@ -463,6 +643,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 3:
     case 4:
       convolutions(in, a);
+      break;
+    case 5:
+    case 6:
+      observers(in, a);
+      break;
+    case 7:
+    case 8:
+      weight_solvers(in, a);
+      break;
+    case 9:
+      activation_products(in, a);
       break;
     default:
       products(in, a);

@@ -106,6 +106,15 @@ inline detent::parallel_for parallel_of(const detent_parallel* parallel) {
   };
 }
 
+/// Throws invalid_argument unless a release of the structure may have this size. Sizes are
+/// multiples of the alignment, so that no pointer is known by half.
+template <class Structure>
+void require_structure_size(std::size_t size, const char* what) {
+  require(size >= sizeof(size_t) && size <= sizeof(Structure) && size % alignof(Structure) == 0,
+          error_kind::invalid_argument, what, ": size ", size, " is not that of the structure (",
+          sizeof(Structure), "); was it initialized?");
+}
+
 /// A copy of the caller's structure of options in the size that this library knows: fields that the
 /// caller's version does not have keep their defaults. Null means the defaults. Throws
 /// invalid_argument if the size is larger than that of this library or was not set.
@@ -114,9 +123,7 @@ Options known_fields(const Options* given, void (*init)(Options*), const char* w
   Options o;
   init(&o);
   if (given != nullptr) {
-    require(given->size >= sizeof(size_t) && given->size <= sizeof(Options),
-            error_kind::invalid_argument, what, ": size ", given->size,
-            " is not that of the structure (", sizeof(Options), "); was it initialized?");
+    require_structure_size<Options>(given->size, what);
     std::memcpy(&o, given, given->size);
   }
   return o;
@@ -144,9 +151,7 @@ std::vector<Options> known_array(const Options* given, std::size_t count, void (
 template <class Result>
 void write_known_fields(Result* to, Result value, const char* what) {
   const std::size_t size = to->size;
-  require(size >= sizeof(size_t) && size <= sizeof(Result), error_kind::invalid_argument, what,
-          ": size ", size, " is not that of the structure (", sizeof(Result),
-          "); was it initialized?");
+  require_structure_size<Result>(size, what);
   value.size = size;
   std::memcpy(static_cast<void*>(to), &value, size);
 }

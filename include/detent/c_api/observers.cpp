@@ -24,6 +24,7 @@
 
 struct detent_observer {
   std::variant<detent::any_observer, detent::channel_observer> value;
+  bool is_partial = false;
 };
 
 using namespace detent_c;  // NOLINT(google-build-using-namespace): this is their only purpose
@@ -193,7 +194,7 @@ detent_status detent_observer_copy(const detent_observer* observer, detent_obser
   return guarded([&] {
     constexpr const char* where = "detent_observer_copy";
     detent_observer*& result = checked(copy, where, "result");
-    result = new detent_observer(checked(observer, where, "observer"));
+    result = new detent_observer(whole(observer, where, "observer"));
   });
 }
 
@@ -216,7 +217,7 @@ size_t detent_observer_channels(const detent_observer* observer) {
 detent_status detent_observer_begin_phase(detent_observer* observer, size_t phase) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_begin_phase";
-    auto& value = checked(observer, where, "observer").value;
+    auto& value = whole(observer, where, "observer").value;
     require(phase < detent_observer_phases(observer), error_kind::invalid_argument, where,
             ": phase ", phase, " of ", detent_observer_phases(observer));
     std::visit([&](auto& o) { o.begin_phase(phase); }, value);
@@ -228,14 +229,17 @@ detent_status detent_observer_observe(detent_observer* observer, detent_type typ
                                       const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_observe";
-    auto& value = checked(observer, where, "observer").value;
+    detent_observer& o = whole(observer, where, "observer");
     with_float(type, where, [&]<class T>() {
       const auto x = tensor_of<T>(data, shape, strides, rank, where);
-      if (auto* channels = std::get_if<detent::channel_observer>(&value); channels != nullptr) {
-        channels->observe(x, parallel_of(parallel));
-      } else {
-        std::get<detent::any_observer>(value).observe(x);
-      }
+      const detent::parallel_for threads = parallel_of(parallel);
+      observe_batch(o, [&] {
+        if (auto* channels = std::get_if<detent::channel_observer>(&o.value); channels != nullptr) {
+          channels->observe(x, threads);
+        } else {
+          std::get<detent::any_observer>(o.value).observe(x);
+        }
+      });
     });
   });
 }
@@ -243,8 +247,8 @@ detent_status detent_observer_observe(detent_observer* observer, detent_type typ
 detent_status detent_observer_merge(detent_observer* observer, const detent_observer* other) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_merge";
-    auto& value = checked(observer, where, "observer").value;
-    const auto& from = checked(other, where, "other observer").value;
+    auto& value = whole(observer, where, "observer").value;
+    const auto& from = whole(other, where, "other observer").value;
     require(value.index() == from.index(), error_kind::invalid_argument, where,
             ": an observer of channels and one of whole tensors do not merge");
     std::visit(
@@ -265,7 +269,7 @@ detent_status detent_observer_finalize(const detent_observer* observer, detent_s
                                        const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_finalize";
-    const auto& value = checked(observer, where, "observer").value;
+    const auto& value = whole(observer, where, "observer").value;
     const detent::quant_scheme s = scheme_of(scheme, where);
     std::vector<detent::scale_solution> solutions;
     if (const auto* channels = std::get_if<detent::channel_observer>(&value); channels != nullptr) {
@@ -283,7 +287,7 @@ detent_status detent_observer_save(const detent_observer* observer, void* buffer
                                    size_t* needed) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_save";
-    const auto& value = checked(observer, where, "observer").value;
+    const auto& value = whole(observer, where, "observer").value;
     checked(needed, where, "needed");
     hand_out(std::visit([](const auto& o) { return o.save(); }, value), buffer, capacity, needed,
              where);
@@ -293,9 +297,10 @@ detent_status detent_observer_save(const detent_observer* observer, void* buffer
 detent_status detent_observer_load(detent_observer* observer, const void* bytes, size_t size) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_load";
-    auto& value = checked(observer, where, "observer").value;
+    detent_observer& to = checked(observer, where, "observer");
     const std::span<const std::byte> from = bytes_of(bytes, size, where);
-    std::visit([&](auto& o) { o.load(from); }, value);
+    std::visit([&](auto& o) { o.load(from); }, to.value);
+    to.is_partial = false;
   });
 }
 

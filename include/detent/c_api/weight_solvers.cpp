@@ -26,6 +26,7 @@
 
 struct detent_gram_observer {
   detent::gram_observer value;
+  bool is_partial = false;
 };
 
 using namespace detent_c;  // NOLINT(google-build-using-namespace): this is their only purpose
@@ -134,7 +135,9 @@ detent_status detent_gram_observer_observe(detent_gram_observer* observer, deten
                                            int32_t zero_point, const detent_parallel* parallel) {
   return guarded([&] {
     constexpr const char* where = "detent_gram_observer_observe";
-    detent::gram_observer& o = checked(observer, where, "observer").value;
+    detent_gram_observer& handle = whole(observer, where, "observer");
+    detent::gram_observer& o = handle.value;
+    const detent::parallel_for threads = parallel_of(parallel);
     const auto view = [&]<class T>() {
       return rows_of(static_cast<const T*>(x), rows, o.features(), stride, where);
     };
@@ -142,13 +145,16 @@ detent_status detent_gram_observer_observe(detent_gram_observer* observer, deten
       case DETENT_F32:
         require(zero_point == 0, error_kind::invalid_argument, where, ": a zero point of ",
                 zero_point, " for floats");
-        return o.observe(view.template operator()<float>(), parallel_of(parallel));
+        return observe_batch(handle,
+                             [&] { o.observe(view.template operator()<float>(), threads); });
       case DETENT_U8:
-        return o.observe(view.template operator()<std::uint8_t>(), zero_point,
-                         parallel_of(parallel));
+        return observe_batch(handle, [&] {
+          o.observe(view.template operator()<std::uint8_t>(), zero_point, threads);
+        });
       case DETENT_S8:
-        return o.observe(view.template operator()<std::int8_t>(), zero_point,
-                         parallel_of(parallel));
+        return observe_batch(handle, [&] {
+          o.observe(view.template operator()<std::int8_t>(), zero_point, threads);
+        });
       default:
         raise_type(type, where, "DETENT_F32, DETENT_U8 or DETENT_S8");
     }
@@ -159,10 +165,10 @@ detent_status detent_gram_observer_merge(detent_gram_observer* observer,
                                          const detent_gram_observer* other) {
   return guarded([&] {
     constexpr const char* where = "detent_gram_observer_merge";
-    detent::gram_observer& to = checked(observer, where, "observer").value;
+    detent::gram_observer& to = whole(observer, where, "observer").value;
     // Merged into a copy, so that a failure half way leaves no trace.
     detent::gram_observer next = to;
-    next.merge(checked(other, where, "other observer").value);
+    next.merge(whole(other, where, "other observer").value);
     to = std::move(next);
   });
 }
@@ -178,7 +184,7 @@ detent_status detent_gram_observer_finalize(const detent_gram_observer* observer
                                             float* magnitudes) {
   return guarded([&] {
     const detent::gram_observer& o =
-        checked(observer, "detent_gram_observer_finalize", "observer").value;
+        whole(observer, "detent_gram_observer_finalize", "observer").value;
     const std::vector<float> means = o.mean_magnitudes();
     if (gram != nullptr) {
       const detent::gram_matrix g = o.finalize();
@@ -198,7 +204,7 @@ detent_status detent_gram_observer_save(const detent_gram_observer* observer, vo
                                         size_t capacity, size_t* needed) {
   return guarded([&] {
     constexpr const char* where = "detent_gram_observer_save";
-    const detent::gram_observer& o = checked(observer, where, "observer").value;
+    const detent::gram_observer& o = whole(observer, where, "observer").value;
     checked(needed, where, "needed");
     hand_out(o.save(), buffer, capacity, needed, where);
   });
