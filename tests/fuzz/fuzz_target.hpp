@@ -57,7 +57,9 @@ class numbers {
   [[nodiscard]] T get() {
     T value{};
     const std::size_t n = rest_.size() < sizeof(T) ? rest_.size() : sizeof(T);
-    std::memcpy(&value, rest_.data(), n);
+    if (n > 0) {  // an empty input may have a null pointer, which memcpy() must not get
+      std::memcpy(&value, rest_.data(), n);
+    }
     rest_ = rest_.subspan(n);
     return value;
   }
