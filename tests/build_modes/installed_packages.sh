@@ -2,9 +2,10 @@
 # installed_packages.sh PACKAGES [ROOT]: installs the Debian packages in the folder PACKAGES and uses what they hold.
 #
 # Without ROOT they are installed by apt-get, with compilers and CMake, which needs root: for a bare system. With ROOT
-# they are unpacked into that folder, and everything else is the system's; DETENT_DEPENDENCIES may name a folder that
-# holds Highway, xsimd and Eigen, and DETENT_PYTHON a Python with ONNX Runtime. C and C++ programs are built by
-# pkg-config and run, without ROOT by CMake, too; the tool quantizes and runs a model; ONNX Runtime loads the provider.
+# they are unpacked into that folder, and everything else is the system's; DETENT_DEPENDENCIES may name folders, with
+# colons between them, that hold Highway, xsimd and Eigen, and DETENT_PYTHON a Python with ONNX Runtime. C and C++
+# programs are built by pkg-config and run, without ROOT by CMake, too; the tool quantizes and runs a model; ONNX
+# Runtime loads the provider.
 set -eu
 packages=$(cd "$1" && pwd)
 root=${2:-}
@@ -36,7 +37,7 @@ else
   libraries=$(dirname "$(find /usr/lib -name libdetent_c.so)")
 fi
 includes=""
-for folder in $(echo "${DETENT_DEPENDENCIES:-}" | tr ';' ' '); do includes="$includes -isystem $folder/include"; done
+for folder in $(echo "${DETENT_DEPENDENCIES:-}" | tr ':' ' '); do includes="$includes -isystem $folder/include"; done
 
 # flags MODULE: what pkg-config says of it, with the folders of other libraries.
 flags() { echo "$includes $(pkg-config --cflags --libs "$1")"; }
@@ -58,7 +59,7 @@ say "programs built by pkg-config run"
 
 if [ -z "$root" ]; then
   cmake -S build_modes/consumers/find_package -B "$work/cmake" -DCMAKE_BUILD_TYPE=Debug -DNEEDS_ONNXRUNTIME=ON \
-    -DCMAKE_PREFIX_PATH="$prefix;${DETENT_DEPENDENCIES:-}" >"$work/log" 2>&1 || { cat "$work/log" >&2; die "CMake fails"; }
+    -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || { cat "$work/log" >&2; die "CMake fails"; }
   cmake --build "$work/cmake" -j 2 >"$work/log" 2>&1 || { cat "$work/log" >&2; die "the build by CMake fails"; }
   ctest --test-dir "$work/cmake" --output-on-failure >"$work/log" 2>&1 || { cat "$work/log" >&2; die "a program built by CMake fails"; }
   say "programs built by CMake run"
