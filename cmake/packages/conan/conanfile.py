@@ -74,12 +74,12 @@ class DetentConan(ConanFile):
     def package_info(self):
         # find_package() takes detent's own files; the components are for other build systems.
         self.cpp_info.set_property("cmake_find_mode", "none")
-        self.cpp_info.builddirs = [os.path.join("lib", "cmake", "detent")]
         requires = [f"{package}::{package}" for package in ("highway", "xsimd", "eigen") if self.options.get_safe(f"with_{package}")]
         headers = self.cpp_info.components["headers"]
         headers.set_property("pkg_config_name", "detent")
         headers.requires = requires
         headers.libdirs = []
+        headers.builddirs = [os.path.join("lib", "cmake", "detent")]
         headers.defines = [f"DETENT_WITH_{package.upper()}={int(bool(self.options.get_safe(f'with_{package}')))}"
                            for package in ("highway", "xsimd", "eigen")]
         if self.settings.os in ("Linux", "FreeBSD"):
