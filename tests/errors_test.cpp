@@ -249,6 +249,9 @@ TEST_CASE("params_from_range") {
   check_error(invalid, {"params_from_range", "2 .. 1"}, attempt(2.0F, 1.0F, u8));
   check_error(invalid, {"params_from_range", "grid 5..5"}, attempt(0.0F, 1.0F, {{5, 5}, false}));
   check_error(invalid, {"params_from_range", "grid 5..4"}, attempt(0.0F, 1.0F, {{5, 4}, true}));
+  // Its difference is beyond 32 bits, and positive in the lower ones.
+  check_error(invalid, {"params_from_range", "grid 2049560204..-1057792080"},
+              attempt(0.0F, 1.0F, {{2049560204, -1057792080}, false}));
 }
 
 TEST_CASE("pack_weights") {

@@ -7821,7 +7821,8 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
           error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
           " is not a finite range");
   const grid levels = scheme.levels;
-  require(levels.qmin >= -65536 && levels.qmax <= 65535 &&
+  // Compared before they are subtracted: the difference of a reversed grid may overflow.
+  require(levels.qmin >= -65536 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
               levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
           error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..", levels.qmax,
           " is too small or too large");
