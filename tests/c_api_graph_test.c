@@ -176,6 +176,24 @@ static void quantization(void) {
                 DETENT_CANCELLED, "progress function");
     CHECK(s.calls == 1 && quantized == NULL);
   }
+  { /* Between two matrices, which are all that is counted where there are no samples. */
+    static const char text[] = "approach: weight-only\nweight-algorithm: hqq\n";
+    steps s = {0, 0, 0};
+    detent_quantize_options o;
+    detent_quantize_options_init(&o);
+    o.progress = &count_steps;
+    o.user = &s;
+    CHECK(detent_model_quantize(model, text, sizeof text - 1, NULL, 0, &o, &quantized) ==
+          DETENT_OK);
+    CHECK(s.largest_total >= 1 && (size_t)s.calls == 1 + s.largest_total);
+    detent_model_free(quantized);
+    quantized = NULL;
+    s.calls = 0;
+    s.last = 2;
+    CHECK(detent_model_quantize(model, text, sizeof text - 1, NULL, 0, &o, &quantized) ==
+          DETENT_CANCELLED);
+    CHECK(s.calls == 2 && quantized == NULL);
+  }
   { /* In the middle of a search. */
     steps s = {0, 40, 0};
     detent_quantize_options o;
@@ -225,6 +243,14 @@ static void errors_of_quantization(void) {
     in[i] = image((int)i);
   }
   CHECK(detent_model_read(file, NULL, &model) == DETENT_OK);
+  { /* Nested more deeply than a reader that calls itself can follow. */
+    char* text = (char*)allocate(1 << 16);
+    memset(text, '[', 1 << 16);
+    CHECK_ERROR(detent_model_quantize(model, text, 1 << 16, in, samples, NULL, &quantized),
+                DETENT_INVALID_ARGUMENT, "options:1: ");
+    CHECK(strstr(detent_last_error(), "levels of nesting are too many") != NULL);
+    free(text);
+  }
   for (i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
     CHECK_ERROR(detent_model_quantize(model, wrong[i].text, strlen(wrong[i].text), in, samples,
                                       NULL, &quantized),
@@ -261,9 +287,12 @@ static void errors_of_quantization(void) {
   CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "rank 65");
   in[1].rank = 4;
   shape[0] = -1;
-  CHECK(QUANTIZE() != DETENT_OK);
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "sample 1: input 'image': shape [-1,1,8,8]");
   shape[0] = WRAPS;
-  CHECK(QUANTIZE() != DETENT_OK);
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "sample 1: input 'image': shape [4611");
+  shape[0] = shape[1] = (int64_t)1 << 31;
+  CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "has too many elements");
+  shape[1] = 1;
   shape[0] = 1;
   in[1].type = DETENT_F8E5M2;
   CHECK_ERROR(QUANTIZE(), DETENT_INVALID_ARGUMENT, "type 11");
@@ -359,6 +388,96 @@ static void sessions(void) {
   detent_session_free(session);
 }
 
+/* y = x, z = the floats of x: five elements of every type, two to a byte where they have 4 bits. */
+static void types_of_tensors(void) {
+  /* ONNX, with the numbers of the type of x and y left out. */
+  static const unsigned char network[] = {
+      0x08, 0x0a, 0x3a, 0x61, 0x0a, 0x10, 0x0a, 0x01, 'x',  0x12, 0x01, 'y',  0x22, 0x08,
+      'I',  'd',  'e',  'n',  't',  'i',  't',  'y',  0x0a, 0x17, 0x0a, 0x01, 'x',  0x12,
+      0x01, 'z',  0x22, 0x04, 'C',  'a',  's',  't',  0x2a, 0x09, 0x0a, 0x02, 't',  'o',
+      0x18, 0x01, 0xa0, 0x01, 0x02, 0x12, 0x01, 'g',  0x5a, 0x0f, 0x0a, 0x01, 'x',  0x12,
+      0x0a, 0x0a, 0x08, 0x08, 0x00, 0x12, 0x04, 0x0a, 0x02, 0x08, 0x05, 0x62, 0x0f, 0x0a,
+      0x01, 'y',  0x12, 0x0a, 0x0a, 0x08, 0x08, 0x00, 0x12, 0x04, 0x0a, 0x02, 0x08, 0x05,
+      0x62, 0x0f, 0x0a, 0x01, 'z',  0x12, 0x0a, 0x0a, 0x08, 0x08, 0x01, 0x12, 0x04, 0x0a,
+      0x02, 0x08, 0x05, 0x42, 0x04, 0x0a, 0x00, 0x10, 0x15};
+  static const int8_t s8[5] = {1, -8, 7, -1, 0};
+  static const uint8_t u8[5] = {1, 8, 7, 200, 0}, s4[3] = {0x81, 0xf7, 0x00},
+                       u4[3] = {0x81, 0xf7, 0x00}, boolean[5] = {1, 0, 1, 1, 0};
+  static const int16_t s16[5] = {1, -800, 7, -1, 0};
+  static const uint16_t u16[5] = {1, 800, 7, 65535, 0},
+                        bf16[5] = {0x3f80, 0xc100, 0x40e0, 0xbf80, 0},
+                        f16[5] = {0x3c00, 0xc800, 0x4700, 0xbc00, 0};
+  static const int32_t s32[5] = {1, -800, 7, -65536, 0};
+  static const uint32_t u32[5] = {1, 800, 7, 65536, 0};
+  static const int64_t s64[5] = {1, -800, 7, -65536, 0};
+  static const uint64_t u64[5] = {1, 800, 7, 65536, 0};
+  static const float f32[5] = {1, -8, 7, -1, 0};
+  static const double f64[5] = {1, -8, 7, -1, 0};
+  static const struct {
+    detent_type type;
+    unsigned char onnx; /* TensorProto.DataType */
+    const void* data;
+    size_t bytes;
+    float floats[5];
+  } cases[] = {{DETENT_F32, 1, f32, 20, {1, -8, 7, -1, 0}},
+               {DETENT_U8, 2, u8, 5, {1, 8, 7, 200, 0}},
+               {DETENT_S8, 3, s8, 5, {1, -8, 7, -1, 0}},
+               {DETENT_U16, 4, u16, 10, {1, 800, 7, 65535, 0}},
+               {DETENT_S16, 5, s16, 10, {1, -800, 7, -1, 0}},
+               {DETENT_S32, 6, s32, 20, {1, -800, 7, -65536, 0}},
+               {DETENT_S64, 7, s64, 40, {1, -800, 7, -65536, 0}},
+               {DETENT_BOOL, 9, boolean, 5, {1, 0, 1, 1, 0}},
+               {DETENT_F16, 10, f16, 10, {1, -8, 7, -1, 0}},
+               {DETENT_F64, 11, f64, 40, {1, -8, 7, -1, 0}},
+               {DETENT_U32, 12, u32, 20, {1, 800, 7, 65536, 0}},
+               {DETENT_U64, 13, u64, 40, {1, 800, 7, 65536, 0}},
+               {DETENT_BF16, 16, bf16, 10, {1, -8, 7, -1, 0}},
+               {DETENT_U4, 21, u4, 3, {1, 8, 7, 15, 0}},
+               {DETENT_S4, 22, s4, 3, {1, -8, 7, -1, 0}}};
+  const int64_t shape[1] = {5};
+  size_t i;
+  for (i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    unsigned char bytes[sizeof network];
+    detent_model* model = NULL;
+    detent_session* session = NULL;
+    detent_results* results = NULL;
+    detent_value_info info;
+    detent_tensor x, y, z;
+    memcpy(bytes, network, sizeof bytes);
+    bytes[60] = bytes[77] = cases[i].onnx;
+    detent_value_info_init(&info);
+    detent_tensor_init(&x);
+    detent_tensor_init(&y);
+    detent_tensor_init(&z);
+    x.type = cases[i].type;
+    x.rank = 1;
+    x.shape = shape;
+    x.data = cases[i].data;
+    x.bytes = cases[i].bytes;
+    CHECK(detent_model_parse(bytes, sizeof bytes, NULL, &model) == DETENT_OK);
+    CHECK(detent_model_input(model, 0, &info) == DETENT_OK && info.type == x.type);
+    CHECK(detent_session_create(model, NULL, NULL, &session) == DETENT_OK);
+    CHECK(detent_session_run(session, &x, 1, &results) == DETENT_OK);
+    CHECK(detent_results_tensor(results, 0, &y) == DETENT_OK);
+    CHECK(detent_results_tensor(results, 1, &z) == DETENT_OK);
+    CHECK(y.type == x.type && y.rank == 1 && y.shape != NULL && y.shape[0] == 5);
+    CHECK(y.bytes == x.bytes && y.data != NULL && memcmp(y.data, x.data, y.bytes) == 0);
+    CHECK(z.bytes == 20 && z.data != NULL && memcmp(z.data, cases[i].floats, 20) == 0);
+    detent_results_free(results);
+    results = NULL;
+    ++x.bytes;
+    CHECK_ERROR(detent_session_run(session, &x, 1, &results), DETENT_SHAPE_MISMATCH, "input 'x': ");
+    --x.bytes;
+    x.type = x.type == DETENT_U8 ? DETENT_S8 : DETENT_U8;
+    x.bytes = 5;
+    x.data = u8;
+    CHECK_ERROR(detent_session_run(session, &x, 1, &results), DETENT_INVALID_ARGUMENT, "'x' is");
+    CHECK(results == NULL);
+    detent_session_free(session);
+    detent_model_free(model);
+  }
+}
+
 int main(int count, char** arguments) {
   int i, k;
   if (count != 3) {
@@ -377,5 +496,6 @@ int main(int count, char** arguments) {
   on_every_target(&sessions);
   quantization();
   errors_of_quantization();
+  types_of_tensors();
   return end();
 }

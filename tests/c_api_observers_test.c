@@ -90,6 +90,24 @@ static void channels(void) {
               DETENT_SHAPE_MISMATCH, "2 channels after 3");
   CHECK_ERROR(detent_observer_observe(o, DETENT_F64, x, shape, NULL, 0, NULL),
               DETENT_INVALID_ARGUMENT, "axis 0");
+  { /* Strides: backwards, so that the channels change places; out of the address space. */
+    const size_t none[2] = {3, 0}, wide[2] = {2, 2};
+    const ptrdiff_t backwards[2] = {-1, -3};
+    const ptrdiff_t least[2] = {PTRDIFF_MIN, 1}, wrapping[2] = {1, PTRDIFF_MAX / 4 + 1};
+    detent_observer* copy = NULL;
+    CHECK(detent_observer_copy(o, &copy) == DETENT_OK);
+    CHECK(detent_observer_observe(copy, DETENT_F64, x + 5, shape, backwards, 2, NULL) == DETENT_OK);
+    CHECK_ERROR(detent_observer_observe(copy, DETENT_F64, x, shape, least, 2, NULL),
+                DETENT_INVALID_ARGUMENT, "of dimension 0, whose extent is 3, leaves");
+    CHECK_ERROR(detent_observer_observe(copy, DETENT_F64, x, wide, wrapping, 2, NULL),
+                DETENT_INVALID_ARGUMENT, "of dimension 1, whose extent is 2, leaves");
+    CHECK(detent_observer_observe(copy, DETENT_F64, x, none, least, 2, NULL) == DETENT_OK);
+    CHECK(detent_observer_finalize(copy, signed_scheme, scales, zero_points, e, 3, NULL) ==
+          DETENT_OK);
+    CHECK(scales[0] == symmetric_scale(30.0F) && scales[1] == symmetric_scale(20.0F));
+    CHECK(scales[2] == scales[0] && e[0].count == 4);
+    detent_observer_free(copy);
+  }
   CHECK(detent_observer_finalize(o, signed_scheme, scales, zero_points, e, 3, &parallel) ==
         DETENT_OK);
   for (i = 0; i < 3; ++i) {
@@ -231,6 +249,11 @@ static void errors_of_observers(void) {
               "0 axes");
   CHECK_ERROR(detent_observer_create_channels("kl", NULL, axes, 8, &o), DETENT_INVALID_ARGUMENT,
               "8 axes");
+  {
+    const size_t beyond[1] = {8};
+    CHECK_ERROR(detent_observer_create_channels("minmax", NULL, beyond, 1, &o),
+                DETENT_INVALID_ARGUMENT, "axis 8 is not 0..7");
+  }
   CHECK_ERROR(detent_observer_create_channels("kl", NULL, axes, SIZE_MAX, &o),
               DETENT_INVALID_ARGUMENT, "axes");
   CHECK_ERROR(detent_observer_create_channels("kl", NULL, axes, 2, &o), DETENT_INVALID_ARGUMENT,

@@ -255,6 +255,10 @@ static void errors_of_weights(void) {
                                 NULL) == DETENT_OK);
   CHECK(detent_quantize_weights(NULL, rows, columns, columns, &o, codes, scales, zero_points, NULL,
                                 NULL) == DETENT_INVALID_ARGUMENT);
+  /* Refused before memory for any column is taken. */
+  CHECK_ERROR(detent_quantize_weights(NULL, 1, (size_t)1 << 40, (size_t)1 << 40, &o, codes, scales,
+                                      zero_points, NULL, NULL),
+              DETENT_INVALID_ARGUMENT, "null weights");
   CHECK_ERROR(
       detent_quantize_weights(w, rows, columns, columns, &o, NULL, scales, zero_points, NULL, NULL),
       DETENT_INVALID_ARGUMENT, "null codes");

@@ -78,7 +78,7 @@ DETENT_C_API detent_status detent_observer_create(const char* name,
 /** Makes an observer for each index along an axis of the tensors, or for each combination of the
  * indices along `axis_count` axes, which ascend and are counted from 0. The first batch fixes the
  * number of channels. Errors are those of detent_observer_create(), and DETENT_INVALID_ARGUMENT for
- * no axes, more than 7, or axes that do not ascend. */
+ * no axes, more than 7, axes above 7, or axes that do not ascend. */
 DETENT_C_API detent_status detent_observer_create_channels(const char* name,
                                                            const detent_observer_options* options,
                                                            const size_t* axes, size_t axis_count,

@@ -54,6 +54,21 @@ detent::any_observer made(const char* name, const detent_observer_options* optio
   return detent::make_observer(name, own);
 }
 
+/// Throws invalid_argument if strides lead out of the address space, so that no offset wraps.
+void require_reachable(std::span<const std::size_t> shape, const std::ptrdiff_t* strides,
+                       const char* where) {
+  std::size_t left = detent::detail::largest_size;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const auto unsigned_stride = static_cast<std::size_t>(strides[i]);
+    const std::size_t stride = strides[i] < 0 ? 0 - unsigned_stride : unsigned_stride;
+    const std::size_t steps = shape[i] == 0 ? 0 : shape[i] - 1;
+    require(steps == 0 || stride <= left / steps, error_kind::invalid_argument, where, ": stride ",
+            strides[i], " of dimension ", i, ", whose extent is ", shape[i],
+            ", leaves the address space");
+    left -= steps * stride;
+  }
+}
+
 /// The caller's tensor. Throws invalid_argument for null pointers and sizes that wrap.
 template <class T>
 detent::tensor_view<const T> tensor_of(const void* data, const std::size_t* shape,
@@ -70,6 +85,9 @@ detent::tensor_view<const T> tensor_of(const void* data, const std::size_t* shap
     product = std::max<std::size_t>(product, 1);
   }
   require(is_empty || data != nullptr, error_kind::invalid_argument, where, ": null data");
+  if (strides != nullptr && !is_empty) {
+    require_reachable(extents, strides, where);
+  }
   const auto* values = static_cast<const T*>(data);
   return strides == nullptr ? detent::tensor_view<const T>(values, extents)
                             : detent::tensor_view<const T>(values, extents, {strides, rank});
@@ -185,6 +203,9 @@ detent_status detent_observer_create_channels(const char* name,
     checked(axes, where, "axes");
     require(axis_count > 0 && axis_count < detent::max_rank, error_kind::invalid_argument, where,
             ": ", axis_count, " axes are not 1..", detent::max_rank - 1);
+    const std::size_t last = *std::max_element(axes, axes + axis_count);
+    require(last < detent::max_rank, error_kind::invalid_argument, where, ": axis ", last,
+            " is not 0..", detent::max_rank - 1);
     result = new detent_observer{
         detent::channel_observer(made(name, options, where), {axes, axes + axis_count})};
   });

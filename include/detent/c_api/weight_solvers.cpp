@@ -66,7 +66,8 @@ detent::quantized_weights solve_gptq(matrix_view<const float> w, const detent::g
 #endif
 }
 
-/// Codes by the algorithm of the options. For AWQ, `input_scales` is replaced.
+/// Codes by the algorithm of the options. For AWQ, `input_scales` receives the divisors of the
+/// inputs; for others it stays empty.
 detent::quantized_weights solve(matrix_view<const float> w, const detent_weight_quantization& o,
                                 std::vector<float>& input_scales, const char* where) {
   detent::weight_format format{scheme_of(o.scheme, where), o.group_size, {}, {}};
@@ -256,7 +257,8 @@ detent_status detent_quantize_weights(const float* w, size_t rows, size_t column
     require(o.algorithm != DETENT_WEIGHTS_AWQ || input_scales != nullptr,
             error_kind::invalid_argument, where, ": AWQ needs input_scales, which are null");
     detent::detail::checked_size(where, {rows, columns});
-    std::vector<float> divisors(columns, 1.0F);
+    require(rows == 0 || w != nullptr, error_kind::invalid_argument, where, ": null weights");
+    std::vector<float> divisors;
     const detent::quantized_weights q =
         solve(rows_of(w, rows, columns, stride, where), o, divisors, where);
     if (evidence != nullptr) {
@@ -269,9 +271,10 @@ detent_status detent_quantize_weights(const float* w, size_t rows, size_t column
     std::copy(q.codes.begin(), q.codes.end(), codes);
     std::copy(q.params.scales.begin(), q.params.scales.end(), scales);
     std::copy(q.params.zero_points.begin(), q.params.zero_points.end(), zero_points);
-    if (input_scales != nullptr) {
-      std::copy(divisors.begin(), divisors.end(), input_scales);
+    if (input_scales != nullptr && divisors.empty()) {
+      std::fill_n(input_scales, columns, 1.0F);
     }
+    std::copy(divisors.begin(), divisors.end(), input_scales);
   });
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <detent/c_api_graph.h>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/sub_byte.hpp>
 
@@ -68,6 +69,17 @@ inline std::size_t caller_bytes(const graph::tensor& t) noexcept {
   return is_packed(t.type()) ? t.count() / 2 + t.count() % 2 : t.bytes();
 }
 
+/// The tensor without its elements. Throws invalid_argument for extents that no tensor has: the
+/// caller made them, so that the error is not bad_file as for those of a model.
+inline graph::tensor form_of(graph::element_type type, graph::shape dims, const std::string& what) {
+  try {
+    return {type, std::move(dims)};
+  } catch (const detent::error& e) {
+    detent::raise(error_kind::invalid_argument,
+                  detent::detail::message("detent: ", what, ": ", graph::detail::message_of(e)));
+  }
+}
+
 /// A copy of the caller's tensor; `what` names it in messages. Throws invalid_argument and
 /// shape_mismatch for a tensor that contradicts itself, before memory for it is allocated.
 inline graph::tensor tensor_of(const detent_tensor& given, const std::string& what) {
@@ -76,7 +88,8 @@ inline graph::tensor tensor_of(const detent_tensor& given, const std::string& wh
   require(given.rank <= graph::max_tensor_rank, invalid, what, ": rank ", given.rank, " is over ",
           graph::max_tensor_rank);
   require(given.rank == 0 || given.shape != nullptr, invalid, what, ": null shape");
-  const graph::tensor form(type, graph::shape(given.shape, given.shape + given.rank));
+  const graph::tensor form =
+      form_of(type, graph::shape(given.shape, given.shape + given.rank), what);
   require(given.bytes == caller_bytes(form), error_kind::shape_mismatch, what, ": ", given.bytes,
           " bytes for a tensor of ", caller_bytes(form));
   require(given.data != nullptr || form.count() == 0, invalid, what, ": null data");

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <detent/config.hpp>
@@ -56,6 +57,9 @@ class quantization_text_reader : public inc::yaml_values {
           top_level(key.Scalar(), value);
         });
       }
+    } catch (const YAML::DeepRecursion& e) {  // whose text is "bad file"
+      raise(error_kind::invalid_argument,
+            where(e.mark) + ": " + std::to_string(e.depth()) + " levels of nesting are too many");
     } catch (const YAML::Exception& e) {
       raise(error_kind::invalid_argument, where(e.mark) + ": " + e.msg);
     }

@@ -40,7 +40,8 @@ struct quantization_outcome {
 /// How a job runs, besides what it says.
 struct quantization_run {
   executor_options executor = {};  ///< Options of all executors; `parallel` is used by solvers too.
-  /// Called while the method "auto" searches. What it throws ends the job.
+  /// Called while the method "auto" searches, and after each matrix of weight-only quantization.
+  /// What it throws ends the job.
   std::function<void(const quantization_progress&)> on_progress = {};
   /// Called when the static approach has its parts, before the model is taken from them; it may
   /// replace them by others.
@@ -123,6 +124,11 @@ inline void quantize_weights_as_told(const quantization_job& job, const model& m
   options.executor = run.executor;
   options.scope = job.scope;
   options.on_layer = [&o](const weight_only_layer&) { ++o.layers; };
+  if (run.on_progress) {
+    options.on_solved = [&run](std::size_t done, std::size_t total) {
+      run.on_progress({.step = "solving weights", .done = done, .total = total});
+    };
+  }
   o.result = quantize_weights_only(m, options, samples);
 }
 

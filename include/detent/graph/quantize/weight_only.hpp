@@ -92,7 +92,7 @@ class weight_only_quantizer {
     names_ = unused_names(m_);
     if (!needs_samples()) {
       for (const weight_matrix& w : matrices_) {
-        stored_.push_back(solve(w, nullptr));
+        add_solved(w, nullptr);
       }
     } else {
       require(static_cast<bool>(samples), error_kind::invalid_argument, "algorithm '",
@@ -272,18 +272,18 @@ class weight_only_quantizer {
       for (; first < last; ++first) {
         const weight_matrix& w = matrices_[first];
         if (w.inputs.empty()) {
-          stored_.push_back(solve(w, nullptr));
+          add_solved(w, nullptr);
           continue;
         }
         if (w.inputs.size() == 1) {
-          stored_.push_back(solve(w, &statistics.at(w.inputs[0])));
+          add_solved(w, &statistics.at(w.inputs[0]));
           continue;
         }
         input_statistics all = statistics.at(w.inputs[0]);
         for (std::size_t i = 1; i < w.inputs.size(); ++i) {
           all.merge(statistics.at(w.inputs[i]));
         }
-        stored_.push_back(solve(w, &all));
+        add_solved(w, &all);
       }
     }
   }
@@ -370,6 +370,13 @@ class weight_only_quantizer {
     }
 #endif
     return {round_to_nearest(w, g, format, parallel), {}};
+  }
+
+  void add_solved(const weight_matrix& w, const input_statistics* statistics) {
+    stored_.push_back(solve(w, statistics));
+    if (options_.on_solved) {
+      options_.on_solved(stored_.size(), matrices_.size());
+    }
   }
 
   stored_matrix solve(const weight_matrix& w, const input_statistics* statistics) {

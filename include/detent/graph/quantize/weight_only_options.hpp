@@ -93,6 +93,9 @@ struct weight_only_options {
 #endif
   /// Called with each node that was rewritten, in their order.
   std::function<void(const weight_only_layer& layer)> on_layer = {};
+  /// Called after each matrix of weights was solved, with the number of those that are done and the
+  /// number of all. What it throws ends the quantization.
+  std::function<void(std::size_t done, std::size_t total)> on_solved = {};
   /// Options of the executor that runs the model; `parallel` is used by the solvers, too.
   executor_options executor = {};
 };
