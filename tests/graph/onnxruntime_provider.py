@@ -6,6 +6,7 @@
     onnxruntime_provider.py conformance ...
     onnxruntime_provider.py sessions    ...
     onnxruntime_provider.py examples    ... --twin PROGRAM
+    onnxruntime_provider.py operators   ...
 
 models: digits and the shared models, quantized by the tool and by ONNX Runtime in all forms, in each release that loads
 providers. The classes must be the same where there are labels, the values up to what rounding at ties explains, and a
@@ -13,6 +14,7 @@ provider that claims everything must return the bits of `detent run`.
 conformance: ONNX's node tests with a provider that claims everything; the values that the tests expect must come out.
 sessions: options, models that are left alone, threads that share a session, many sessions one after the other.
 examples: the programs of examples/onnxruntime.
+operators: the custom operators, in each release, against `detent run` and against the products of floats.
 Exit codes as interoperability.py."""
 import argparse
 import logging
@@ -328,9 +330,154 @@ def examples(tool, options, failures, folder):
     failures.expect(usage.returncode == 2 and "usage:" in usage.stderr, f"no arguments: exit code {usage.returncode}")
 
 
+# ---------------------------------------------------------------------------------------- operators
+
+
+def layer_model(path, op, x, constants, open_inputs=(), **attributes):
+    """A model of one node of the domain "detent": inputs x and those named, the rest are constants. None is an absent input."""
+    names = ["x"] + ["" if value is None else f"c{i}" for i, value in enumerate(constants, 1)]
+    inputs = [onnx.helper.make_tensor_value_info("x", onnx.helper.np_dtype_to_tensor_dtype(x.dtype),
+                                                 ["n", *x.shape[1:]])]
+    stored = []
+    for name, value in zip(names[1:], constants):
+        if name in open_inputs:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+            inputs.append(onnx.helper.make_tensor_value_info(name, kind, value.shape))
+        elif name:
+            stored.append(numpy_helper.from_array(value, name))
+    node = onnx.helper.make_node(op, names, ["y"], name="layer", domain="detent", **attributes)
+    graph = onnx.helper.make_graph([node], "layer", inputs,
+                                   [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)], stored)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("detent", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def layer_session(library, model, threads=2):
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.register_custom_ops_library(str(library))
+    return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+
+
+def layer_cases(random):
+    """(name, operator, x, the constants, attributes, the product of floats)"""
+    x = random.standard_normal((5, 3, 96)).astype(np.float32)
+    b = random.integers(-128, 128, (96, 40), np.int8)
+    scale = random.uniform(0.001, 0.01, 40).astype(np.float32)
+    zero_point = random.integers(-20, 20, 40).astype(np.int8)
+    bias = random.standard_normal(40).astype(np.float32)
+    real = x.astype(np.float64) @ ((b.astype(np.float64) - zero_point) * scale) + bias
+    for per_row in (0, 1):
+        yield f"linear.{per_row}", "DynamicLinear", x, [b, scale, zero_point, bias], {"per_row": per_row}, real
+    yield "linear.plain", "DynamicLinear", x, [b, scale[:1]], {}, x.astype(np.float64) @ b * float(scale[0])
+    yield ("linear.transposed", "DynamicLinear", x, [np.ascontiguousarray(b.T), scale, None, bias], {"transB": 1},
+           x.astype(np.float64) @ (b * scale.astype(np.float64)) + bias)
+    images = random.standard_normal((2, 6, 9, 11)).astype(np.float32)
+    w = random.integers(-128, 128, (8, 3, 3, 3), np.int8)
+    scale = random.uniform(0.001, 0.01, 8).astype(np.float32)
+    filters = w * scale[:, None, None, None].astype(np.float64)
+    padded = np.pad(images.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    real = np.zeros((2, 8, 5, 11))
+    for m in range(8):
+        part = padded[:, 3 * (m // 4) : 3 * (m // 4) + 3]
+        for i in range(3):
+            for j in range(3):
+                real[:, m] += np.einsum("nchw,c->nhw", part[:, :, i : i + 9 : 2, j : j + 11], filters[m, :, i, j])
+    for per_image in (0, 1):
+        yield (f"conv.{per_image}", "DynamicConv", images, [w, scale, None, bias[:8]],
+               {"group": 2, "strides": [2, 1], "pads": [1, 1, 1, 1], "per_image": per_image},
+               real + bias[:8, None, None])
+    codes = random.integers(0, 16, (40, 96), np.uint8)
+    scales = random.uniform(0.005, 0.05, (40, 3)).astype(np.float32)
+    real = x.astype(np.float64) @ ((codes - 8.0) * np.repeat(scales, 32, axis=1)).T
+    packed = (codes[:, 0::2] | codes[:, 1::2] << 4).reshape(40, 3, 16)
+    yield "nbits", "MatMulNBits", x, [packed, scales], {"K": 96, "N": 40, "bits": 4, "block_size": 32}, real
+
+
+def operators(tool, options, failures, folder):
+    there, missing = onnxruntime_versions.available()
+    failures.expect(not missing, f"releases that are not installed: {', '.join(missing)}")
+    for release in [None, *there]:
+        environment = dict(os.environ)
+        if release:
+            environment["PYTHONPATH"] = str(onnxruntime_versions.FOLDER / release)
+        done = subprocess.run([sys.executable, __file__, "one-release", *sys.argv[2:]], env=environment, text=True,
+                              capture_output=True)
+        print(done.stdout, end="")
+        failures.expect(done.returncode == 0,
+                        f"ONNX Runtime {release or onnxruntime.__version__}: {done.stderr.strip()[-800:]}")
+
+
+def one_release(tool, options, failures, folder):
+    """The custom operators in the release that is imported."""
+    print(f"ONNX Runtime {onnxruntime.__version__}")
+    library = pathlib.Path(options.provider).resolve()
+    for name, op, x, constants, attributes, real in layer_cases(np.random.default_rng(7)):
+        own = None
+        for kind in ("constant", "not constant"):
+            open_inputs = {f"c{i}" for i, c in enumerate(constants, 1) if c is not None} if kind != "constant" else ()
+            model = layer_model(folder / f"{name}.onnx", op, x, constants, open_inputs, **attributes)
+            feeds = {"x": x, **{n: constants[int(n[1:]) - 1] for n in open_inputs}}
+            session = layer_session(library, model)
+            values = [session.run(None, feeds)[0] for _ in range(2)]
+            if own is None:
+                own = tool.run(model, feeds)["y"]
+                distance = np.max(np.abs(own - real)) / np.max(np.abs(real))
+                print(f"  {name:18} {distance:.1e} of the range from the product of floats")
+                failures.expect(own.shape == real.shape and distance < 0.01, f"{name}: {distance} of the range off")
+            failures.expect(all(np.array_equal(v, own) for v in values), f"{name}, {kind}: not the bits of detent run")
+            smaller = session.run(None, {**feeds, "x": x[:1]})[0]
+            failures.expect(smaller.shape == (1, *own.shape[1:]), f"{name}: {smaller.shape} for a batch of 1")
+
+    # Threads that share a session.
+    _, op, x, constants, attributes, _ = next(layer_cases(np.random.default_rng(7)))
+    model = layer_model(folder / "shared.onnx", op, x, constants, **attributes)
+    session = layer_session(library, model)
+    expected = session.run(None, {"x": x})[0]
+    wrong = []
+
+    def work():
+        for _ in range(200):
+            if not np.array_equal(session.run(None, {"x": x})[0], expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    failures.expect(not wrong, f"{len(wrong)} of 800 concurrent runs returned other values")
+
+    # Errors name the node and what is wrong, and the session goes on.
+    b, scale = constants[:2]
+    infinite = x.copy()
+    infinite[1, 1, 1] = np.inf
+    for fed, constants, changed, said in [
+            (x, [b[:90], scale], {}, "do not fit together"), (x, [b.astype(np.float32), scale], {}, "B of type float"),
+            (x, [b, scale[:7]], {}, "7 weight scales for 40 columns"), (x, [b, -scale], {}, "is not a positive"),
+            (x, [b, scale], {"per_row": 3}, "per_row is 3"), (x.astype(np.float64), [b, scale], {}, "input 0 of type"),
+            (x, [b, None], {}, "b_scale is missing"), (x, [b.ravel().view(np.uint8)], {}, "N is 0"),
+            (x, [b.ravel().view(np.uint8)], {"N": 40}, "load"), (infinite, [b, scale], {}, "inf is not finite"),
+            (x, [b, scale], {"per_row": 1.5}, "per_row")]:
+        model = layer_model(folder / "wrong.onnx", "DynamicLinear", fed, constants, **changed)
+        try:
+            layer_session(library, model).run(None, {"x": fed})
+            failures.expect(False, f"'{said}': no error")
+        except Exception as problem:  # its errors have types of their own
+            failures.expect(said in str(problem), f"'{problem}' does not say '{said}'")
+            failures.expect("layer" in str(problem), f"'{problem}' does not name the node")
+    try:
+        session.run(None, {"x": infinite})
+        failures.expect(False, "an infinity: no error")
+    except Exception:
+        failures.expect(np.array_equal(session.run(None, {"x": x})[0], expected), "after an error: other values")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {"models": models, "conformance": conformance, "sessions": sessions, "examples": examples, "compare": compare}
+    parts = {"models": models, "conformance": conformance, "sessions": sessions, "examples": examples, "compare": compare,
+             "operators": operators, "one-release": one_release}
     parser.add_argument("part", choices=parts)
     parser.add_argument("--provider", required=True, help="libdetent_onnxruntime.so")
     parser.add_argument("--detent", required=True, help="the binary")

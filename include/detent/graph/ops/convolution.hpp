@@ -2,7 +2,7 @@
 // Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv, ConvInteger and
 // QLinearConv.
 //
-// Operators of domain "detent" are never written to files. detent.Conv adds the attributes `lower`
+// Those of the domain "detent" are never written to files. detent.Conv adds the attributes `lower`
 // and `upper` (a fused clamp). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
 // quantized grid); if its output scale is absent, it writes floats, clamped to `lower` and `upper`.
 // For detent.ConvIntegerToFloat and DynamicQuantizeConv see scaled_sums.hpp.

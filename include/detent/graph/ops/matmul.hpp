@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Gemm, MatMul, MatMulInteger, QLinearMatMul, and detent's own forms.
 //
-// Operators of domain "detent" are never written to files. detent.Gemm adds the attributes `lower`
+// Those of the domain "detent" are never written to files. detent.Gemm adds the attributes `lower`
 // and `upper` (a fused clamp). detent.QLinearGemm is QLinearMatMul with a two-dimensional constant
 // right side, the attributes `transB`, `qmin` and `qmax`, an int32 bias as ninth input, and float
 // output if the output scale is absent. com.microsoft.QGemm is here too.

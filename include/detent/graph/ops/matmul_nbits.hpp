@@ -7,6 +7,10 @@
 // If accuracy_level is 4, which allows A to become 8-bit integers, and the weights have 4 bits and
 // integer zero points, the product is W4A8 (int4_weights.hpp): each row of A is quantized to uint8
 // from its own range.
+//
+// detent.MatMulNBits has the same inputs and attributes, and is always W4A8: a model asks for the
+// integer product in every runtime by another domain of its node. It takes weights of 2 and 4 bits
+// with integer zero points, and refuses others.
 #ifndef DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
 #define DETENT_GRAPH_OPS_MATMUL_NBITS_HPP
 
@@ -153,11 +157,24 @@ inline packed_floats dequantize_nbits(const operator_context& c, const nbits_lay
   return {stored.transposed(), optional_floats(c, 5, layout.columns)};
 }
 
-/// Whether the product may be W4A8: the model allows it, and the integer kernels can do it.
+/// Whether the product may be W4A8: the model allows it, and the integer kernels can do it. If the
+/// node demands it (domain "detent"), throws unsupported where they cannot.
 inline bool takes_integer_rows(const operator_context& c, const nbits_layout& layout) {
   constexpr std::size_t largest_block = std::size_t{1}
                                         << 16;  // so that the sums of a block fit 32 bits
   const auto scales = c.inputs[2].data<float>();
+  if (c.n().domain == "detent") {
+    c.require_supported(layout.bits <= 4, "weights of ", layout.bits,
+                        " bits, expected 2 or 4; DynamicLinear takes 8");
+    c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::u8,
+                        "zero points that are no integers");
+    c.require_supported(layout.block_size <= largest_block, "block_size ", layout.block_size,
+                        " is above ", largest_block);
+    for (const float s : scales) {
+      c.require(std::isfinite(s), "scale ", s);
+    }
+    return true;
+  }
   return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 &&
          layout.block_size <= largest_block &&
          (!c.has_input(3) || c.inputs[3].type() == element_type::u8) &&
@@ -226,6 +243,7 @@ inline void run_matmul_nbits(operator_context& c) {
 inline constexpr operator_definition matmul_nbits_operators[] = {
     {"com.microsoft", "MatMulNBits", 3, 6, layout_support::plain, &infer_matmul_nbits,
      &run_matmul_nbits},
+    {"detent", "MatMulNBits", 3, 6, layout_support::plain, &infer_matmul_nbits, &run_matmul_nbits},
 };
 
 }  // namespace ops

@@ -14,6 +14,7 @@
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/detection.hpp>
+#include <detent/graph/ops/dynamic_layers.hpp>
 #include <detent/graph/ops/dynamic_lstm.hpp>
 #include <detent/graph/ops/einsum.hpp>
 #include <detent/graph/ops/elementwise.hpp>
@@ -54,6 +55,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
     r.add(ops::detection_operators);
+    r.add(ops::dynamic_layer_operators);
     r.add(ops::dynamic_lstm_operators);
     r.add(ops::einsum_operators);
     r.add(ops::elementwise_operators);

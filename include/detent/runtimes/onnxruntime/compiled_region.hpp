@@ -70,9 +70,18 @@ inline void run_on_session(const api& a, const OrtKernelContext* context, std::s
 class compiled_region {
  public:
   /// `m` is the region, whose inputs and outputs are in the order in which ONNX Runtime passes
-  /// them. Throws as graph::executor().
-  compiled_region(const api& a, graph::model m, const thread_source& threads)
-      : api_(a), threads_(threads), inputs_(m.inputs), outputs_(m.outputs.size()) {
+  /// them. If not all inputs of the kernel are inputs of the region, `positions` has the position
+  /// in the kernel of each one that is. Throws as graph::executor().
+  compiled_region(const api& a, graph::model m, const thread_source& threads,
+                  std::vector<std::size_t> positions = {})
+      : api_(a),
+        threads_(threads),
+        inputs_(m.inputs),
+        positions_(std::move(positions)),
+        outputs_(m.outputs.size()) {
+    for (std::size_t i = positions_.size(); i < inputs_.size(); ++i) {
+      positions_.push_back(i);
+    }
     idle_.push_back(std::make_unique<runner>(*this, graph::for_execution(std::move(m))));
   }
   compiled_region(const compiled_region&) = delete;
@@ -88,7 +97,7 @@ class compiled_region {
     std::map<std::string, graph::tensor> values;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const auto* const value =
-          get<const OrtValue*>(api_, api_.core->KernelContext_GetInput, context, i);
+          get<const OrtValue*>(api_, api_.core->KernelContext_GetInput, context, positions_[i]);
       require(value != nullptr, error_kind::invalid_argument, "input '", inputs_[i].name,
               "' is missing");
       values.emplace(inputs_[i].name, borrowed_tensor(api_, value));
@@ -170,6 +179,7 @@ class compiled_region {
   const api& api_;
   const thread_source threads_;
   const std::vector<graph::value_info> inputs_;
+  std::vector<std::size_t> positions_;  // of the inputs in the kernel
   const std::size_t outputs_;
   std::mutex mutex_;
   std::condition_variable came_back_;

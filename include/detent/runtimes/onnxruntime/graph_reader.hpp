@@ -70,13 +70,26 @@ struct tensor_form {
       graph::element_size(form.type) == 0) {
     return t;
   }
-  const void* const elements = get<const void*>(a, a.core->GetTensorData, value);
+  // GetTensorData(), which takes a constant value, came with version 1.23. The graph floor never
+  // writes to inputs and constants.
+  void* const elements = get<void*>(a, a.core->GetTensorMutableData, const_cast<OrtValue*>(value));
   static std::byte none{};
-  // The graph floor never writes to inputs and constants.
-  std::byte* const first =
-      elements == nullptr ? &none : static_cast<std::byte*>(const_cast<void*>(elements));
+  std::byte* const first = elements == nullptr ? &none : static_cast<std::byte*>(elements);
   t.set_storage(std::shared_ptr<std::byte>(std::shared_ptr<void>(), first));
   return t;
+}
+
+/// A tensor with a copy of the elements of `value`, if borrowed_tensor() has any.
+[[nodiscard]] inline graph::tensor copied_tensor(const api& a, const OrtValue* value) {
+  graph::tensor t = borrowed_tensor(a, value);
+  if (!t.has_data()) {
+    return t;
+  }
+  graph::tensor own = graph::tensor::allocate(t.type(), t.dims());
+  if (t.bytes() > 0) {
+    std::memcpy(own.mutable_raw(), t.raw(), t.bytes());
+  }
+  return own;
 }
 
 /// Reads one graph; read() may be called once.
@@ -159,15 +172,7 @@ class graph_reader {
   }
 
   [[nodiscard]] graph::tensor tensor_of(const OrtValue* value) const {
-    graph::tensor t = borrowed_tensor(api_, value);
-    if (how_ == constants::borrowed || !t.has_data()) {
-      return t;
-    }
-    graph::tensor own = graph::tensor::allocate(t.type(), t.dims());
-    if (t.bytes() > 0) {
-      std::memcpy(own.mutable_raw(), t.raw(), t.bytes());
-    }
-    return own;
+    return how_ == constants::borrowed ? borrowed_tensor(api_, value) : copied_tensor(api_, value);
   }
 
   void read_node(const OrtNode* n) {
@@ -264,11 +269,7 @@ class graph_reader {
             get<OrtValue*>(api_, api_.core->OpAttr_GetTensorAttributeAsOrtValue, attribute),
             api_.core->ReleaseValue);
         value.kind = kind::t;
-        const graph::tensor elements = borrowed_tensor(api_, t.get());
-        value.t = graph::tensor::allocate(elements.type(), elements.dims());
-        if (elements.has_data() && elements.bytes() > 0) {
-          std::memcpy(value.t.mutable_raw(), elements.raw(), elements.bytes());
-        }
+        value.t = copied_tensor(api_, t.get());
         break;
       }
       case ORT_OP_ATTR_GRAPH:

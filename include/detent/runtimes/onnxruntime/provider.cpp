@@ -6,6 +6,7 @@
 #include <onnxruntime_c_api.h>
 
 #include <detent/runtimes/onnxruntime/api.hpp>
+#include <detent/runtimes/onnxruntime/custom_operators.hpp>
 #include <detent/runtimes/onnxruntime/provider.hpp>
 
 #if defined(_WIN32)
@@ -50,5 +51,19 @@ DETENT_EXPORTED OrtStatus* CreateEpFactories(const char* /*registered_name*/,
 DETENT_EXPORTED OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) {
   delete static_cast<provider::provider_factory*>(factory);
   return nullptr;
+}
+
+/// Makes the library's operators known to the sessions that are made with `options`. ONNX Runtime
+/// calls it for each library of custom operators that a program registers.
+DETENT_EXPORTED OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+  const provider::api a{base->GetApi(provider::custom_operator_version), nullptr};
+  if (a.core == nullptr) {
+    return base->GetApi(1)->CreateStatus(
+        ORT_FAIL, "detent: this ONNX Runtime is too old; custom operators need 1.17 or later");
+  }
+  return provider::as_status(a, [&] {
+    static const provider::custom_operator_domain domain(a);
+    domain.add_to(options);
+  });
 }
 }
