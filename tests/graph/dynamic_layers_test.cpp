@@ -147,6 +147,15 @@ TEST_CASE("DynamicLinear: the bits of dynamic_linear()") {
   // Rows by themselves are the default.
   CHECK(test::difference(run("DynamicLinear", c.inputs()).data<float>(),
                          c.expected(packed, true)) == "");
+  // One scale and one zero point for all columns.
+  std::vector<tensor> of_all = c.inputs();
+  of_all[2] = floats({}, {0.25F});
+  of_all[3] = bytes(element_type::s8, {1}, std::vector<std::int8_t>{-9});
+  const std::vector<float> scale{0.25F};
+  const std::vector<std::int32_t> zero_point{-9};
+  CHECK(test::difference(run("DynamicLinear", of_all).data<float>(),
+                         c.expected(pack_weights(c.matrix(), {scale, zero_point, {}}), true)) ==
+        "");
   std::vector<tensor> none = c.inputs();
   none[0] = floats({2, 0, depth}, {});
   CHECK(run("DynamicLinear", none).dims() == shape{2, 0, columns});
@@ -289,11 +298,14 @@ TEST_CASE("DynamicConv: the bits of dynamic_convolve()") {
         o.bias = bias;
         std::vector<float> expected(w.batch * f.out_channels * w.out_height(f) * w.out_width(f));
         dynamic_convolve(std::span<const float>(x), packed, w, std::span<float>(expected), o);
-        const test::attributes a{{"strides", list(strides)},
-                                 {"dilations", list(dilations)},
-                                 {"pads", list(pads)},
-                                 {"group", number(size(f.groups))},
-                                 {"per_image", number(per_image)}};
+        test::attributes a{{"strides", list(strides)},
+                           {"dilations", list(dilations)},
+                           {"pads", list(pads)},
+                           {"group", number(size(f.groups))},
+                           {"per_image", number(per_image)}};
+        if (per_image == 1) {
+          a.erase("per_image");  // the default
+        }
         for (const bool constant : {true, false}) {
           const tensor y = run("DynamicConv", inputs, a, constant);
           CHECK(y.dim(1) == size(f.out_channels));
