@@ -68,8 +68,9 @@ struct dynamic_layer_weights {
 /// The real input of a dynamic layer and its bias (position 4) are floats.
 inline void require_float_inputs(const operator_context& c) {
   for (const std::size_t i : {std::size_t{0}, std::size_t{4}}) {
-    c.require_supported(!c.has_input(i) || c.inputs[i].type() == element_type::f32, "input ", i,
-                        " of type ", shown(c.inputs[i].type()), " where float is expected");
+    const element_type type = c.has_input(i) ? c.inputs[i].type() : element_type::f32;
+    c.require_supported(type == element_type::f32, "input ", i, " of type ", shown(type),
+                        " where float is expected");
   }
 }
 
