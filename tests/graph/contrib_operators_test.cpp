@@ -21,6 +21,7 @@
 #include "for_each_target.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "single_node.hpp"
 
 namespace {
 
@@ -28,41 +29,15 @@ using namespace test;
 
 constexpr const char* microsoft = "com.microsoft";
 
-/// One node whose inputs are graph inputs x0, x1, ... or, where `constant`, initializers. A tensor
-/// without a type is an absent input.
+/// The model of one node of com.microsoft; see test::single_node().
 graph::model single_node(const std::string& op, const std::vector<tensor>& inputs, bool constant,
                          test::attributes a = {}, element_type out = element_type::f32) {
-  model_builder b;
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string name = "x" + std::to_string(i);
-    if (!inputs[i].defined()) {
-      names.emplace_back();
-    } else if (constant && i > 0) {
-      names.push_back(b.constant(name, inputs[i]));
-    } else {
-      names.push_back(b.input(name, inputs[i].dims(), inputs[i].type()));
-    }
-  }
-  b.output(b.add(op, names, std::move(a), microsoft), out);
-  return b.get();
-}
-
-tensors feeds(const std::vector<tensor>& inputs, bool constant) {
-  tensors all;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined() && !(constant && i > 0)) {
-      all["x" + std::to_string(i)] = inputs[i];
-    }
-  }
-  return all;
+  return test::single_node(op, inputs, constant, std::move(a), microsoft, out);
 }
 
 tensor run(const std::string& op, const std::vector<tensor>& inputs, bool constant,
            test::attributes a = {}, element_type out = element_type::f32) {
-  graph::executor executor(single_node(op, inputs, constant, std::move(a), out));
-  static_cast<void>(executor.run(feeds(inputs, constant)));  // what is kept serves again
-  return executor.run(feeds(inputs, constant))[0];
+  return run_twice(single_node(op, inputs, constant, std::move(a), out), inputs, constant);
 }
 
 // ------------------------------------------------------------------------------------ MatMulNBits

@@ -14,7 +14,6 @@
 
 #include <detent/dynamic_convolution.hpp>
 #include <detent/dynamic_linear.hpp>
-#include <detent/graph/run/executor.hpp>
 #include <detent/int4_weights.hpp>
 #include <detent/pack.hpp>
 
@@ -23,6 +22,7 @@
 #include "for_each_target.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "single_node.hpp"
 
 namespace {
 
@@ -37,27 +37,10 @@ tensor bytes(element_type type, shape dims, const std::vector<T>& values) {
 }
 
 /// The output of one node of the domain `domain`; all inputs but the first are constants if
-/// `constant`. It runs twice, so that what is kept between runs serves again.
+/// `constant`.
 tensor run(const std::string& op, const std::vector<tensor>& inputs, test::attributes a = {},
            bool constant = true, const char* domain = "detent") {
-  model_builder b;
-  std::vector<std::string> names;
-  tensors feeds;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string name = "x" + std::to_string(i);
-    if (!inputs[i].defined()) {
-      names.emplace_back();
-    } else if (constant && i > 0) {
-      names.push_back(b.constant(name, inputs[i]));
-    } else {
-      names.push_back(b.input(name, inputs[i].dims(), inputs[i].type()));
-      feeds[name] = inputs[i];
-    }
-  }
-  b.output(b.add(op, names, std::move(a), domain));
-  graph::executor executor(b.get());
-  static_cast<void>(executor.run(feeds));
-  return executor.run(feeds)[0];
+  return run_twice(single_node(op, inputs, constant, std::move(a), domain), inputs, constant);
 }
 
 constexpr std::size_t rows = 6;
