@@ -350,7 +350,7 @@ TEST_CASE("MatMulNBits of the domain detent: integers without being allowed by a
   const tensor exact = run("MatMulNBits", two_bits, of_two_bits, true, "com.microsoft");
   for (std::size_t i = 0; i < y.count(); ++i) {
     // 40 products, each off by half a step of a range of 2 times a weight of at most 2 * 0.1.
-    CHECK(std::abs(y.data<float>()[i] - exact.data<float>()[i]) < 0.064F);
+    CHECK(std::abs(y.data<float>()[i] - exact.data<float>()[i]) < 0.032F);
   }
 
   const auto check = [&](error_kind kind, std::initializer_list<std::string_view> words,

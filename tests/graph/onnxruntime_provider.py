@@ -425,7 +425,8 @@ def one_release(tool, options, failures, folder):
                 own = tool.run(model, feeds)["y"]
                 distance = np.max(np.abs(own - real)) / np.max(np.abs(real))
                 print(f"  {name:18} {distance:.1e} of the range from the product of floats")
-                failures.expect(own.shape == real.shape and distance < 0.01, f"{name}: {distance} of the range off")
+                # The inputs have 8 bits. The largest of these distances is 0.73 %; they are the same on every processor.
+                failures.expect(own.shape == real.shape and distance < 0.008, f"{name}: {distance} of the range off")
             failures.expect(all(np.array_equal(v, own) for v in values), f"{name}, {kind}: not the bits of detent run")
             smaller = session.run(None, {**feeds, "x": x[:1]})[0]
             failures.expect(smaller.shape == (1, *own.shape[1:]), f"{name}: {smaller.shape} for a batch of 1")

@@ -65,7 +65,8 @@ struct dynamic_layer_weights {
   [[nodiscard]] weight_options options() const { return {scales, values.zero_points, {}}; }
 };
 
-/// The real input of a dynamic layer and its bias (position 4) are floats.
+/// Throws unsupported, naming the node, if the real input of a dynamic layer (position 0) or its
+/// bias (position 4) holds anything but floats.
 inline void require_float_inputs(const operator_context& c) {
   for (const std::size_t i : {std::size_t{0}, std::size_t{4}}) {
     const element_type type = c.has_input(i) ? c.inputs[i].type() : element_type::f32;
@@ -74,7 +75,8 @@ inline void require_float_inputs(const operator_context& c) {
   }
 }
 
-/// A 0 or 1 in attribute `key`, 1 if it is absent or as `otherwise` says.
+/// Whether the attribute `key` is 1; `otherwise` is its value if it is absent. Throws bad_file,
+/// naming the node, for other values than 0 and 1.
 inline bool read_flag(const operator_context& c, const char* key, std::int64_t otherwise) {
   const std::int64_t value = c.n().get_int(key, otherwise);
   c.require(value == 0 || value == 1, key, " is ", value, ", expected 0 or 1");

@@ -179,7 +179,7 @@ class compiled_region {
   const api& api_;
   const thread_source threads_;
   const std::vector<graph::value_info> inputs_;
-  std::vector<std::size_t> positions_;  // of the inputs in the kernel
+  std::vector<std::size_t> positions_;  // where the kernel has each input
   const std::size_t outputs_;
   std::mutex mutex_;
   std::condition_variable came_back_;
