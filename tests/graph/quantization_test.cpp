@@ -355,6 +355,61 @@ TEST_CASE("lower: functions of one value become tables, exactly") {
   }
 }
 
+TEST_CASE("lower: a BatchNormalization between quantized values is a table for each channel") {
+  // The fourth channel has a variance that gives NaN, which quantizes to the zero point.
+  const auto normalized = [](model_builder& b, const std::string& x, const std::string& clamp) {
+    const std::string y = b.add("BatchNormalization",
+                                {x, b.constant("scale", floats({4}, {0.7F, -1.3F, 25.0F, 1.0F})),
+                                 b.constant("bias", floats({4}, {0.1F, -0.4F, 3.0F, 0.0F})),
+                                 b.constant("mean", floats({4}, {-0.3F, 0.2F, 1.0F, 0.5F})),
+                                 b.constant("variance", floats({4}, {0.9F, 0.002F, 4.0F, -1.0F}))},
+                                {{"epsilon", real(0.001F)}});
+    if (clamp == "Clip") {
+      return b.add("Clip", {y, b.scalar("lo", 0.3F), b.scalar("hi", 1.7F)});
+    }
+    return clamp.empty() ? y : b.add(clamp, {y});
+  };
+  test::random_source r(67);
+  const tensor image = random_floats(r, {2, 4, 5, 7}, -2.0F, 2.0F);
+  const tensor matrix = random_floats(r, {33, 4}, -2.0F, 2.0F);
+  for (const std::string clamp : {"", "Relu", "Clip"}) {
+    for (const element_type from : {element_type::u8, element_type::s8}) {
+      for (const element_type to : {element_type::u8, element_type::s8}) {
+        INFO(clamp, " ", graph::name(from), " ", graph::name(to));
+        for (const tensor& x : {image, matrix}) {
+          model_builder b;
+          b.input("x", x.dims());
+          const std::string y = normalized(b, b.pair("x", 0.02F, level(from, 119), from), clamp);
+          b.output(b.quantize(y, 0.013F, level(to, 77), to), to);
+          CHECK(lowered(b.get()) == "QuantizeLinear detent.QLinearBatchNormalization");
+          CHECK(distance(b.get(), {{"x", x}}) == 0.0);
+        }
+        // Behind a convolution, whose output has the channels last.
+        model_builder b;
+        b.input("x", image.dims());
+        const std::string filters =
+            b.constant("filters", random_floats(r, {4, 4, 3, 3}, -1.0F, 1.0F));
+        const std::string sums = b.add("Conv", {"x", filters});
+        const std::string y = normalized(b, b.pair(sums, 0.05F, level(from, 119), from), clamp);
+        b.output(b.quantize(y, 0.013F, level(to, 77), to), to);
+        CHECK(lowered(b.get()) == "Conv QuantizeLinear detent.QLinearBatchNormalization");
+        CHECK(distance(b.get(), {{"x", image}}) == 0.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("lower: a BatchNormalization stays float where its parameters are computed") {
+  model_builder b;
+  b.input("x", {2, 4, 5, 7});
+  b.input("bias", {4});
+  const std::string one = b.constant("one", floats({4}, {1.0F, 1.0F, 1.0F, 1.0F}));
+  const std::string y =
+      b.add("BatchNormalization", {b.pair("x", 0.02F, 119), one, "bias", one, one});
+  b.output(b.quantize(y, 0.013F, 77), element_type::u8);
+  CHECK(lowered(b.get()) == "QuantizeLinear DequantizeLinear BatchNormalization QuantizeLinear");
+}
+
 TEST_CASE("lower: a change of scale without an integer form stays as it is") {
   const auto to_scale = [](tensor scale, test::attributes a) {
     model_builder b(23);

@@ -124,6 +124,7 @@ const std::map<std::string_view, std::vector<std::string_view>>& without_gradien
         "detent.OffsetZeroPoint",
         "detent.QLinearAdd",
         "detent.QLinearAveragePool",
+        "detent.QLinearBatchNormalization",
         "detent.QLinearConcat",
         "detent.QLinearConv",
         "detent.QLinearDiv",

@@ -8,6 +8,8 @@
 //   Add, Sub, Mul, Div (+Relu, Clip)    detent.QLinearAdd ...
 //                                       in float, element by element
 //   activations, changes of scale       detent.Lookup: a table of all 256 values
+//   BatchNormalization (+Relu, Clip)    detent.QLinearBatchNormalization: such a table for each
+//                                       channel
 //   averages                            detent.QLinearAveragePool ...: exact 32-bit sums
 //   Concat                              detent.QLinearConcat: tables where scales differ
 //   Reshape, Transpose, MaxPool ...     themselves, on 8-bit tensors
@@ -91,6 +93,9 @@ class lowering {
     }
     if (n.op_type == "Concat") {
       return lower_concat(i);
+    }
+    if (n.op_type == "BatchNormalization") {
+      return lower_batch_normalization(i);
     }
     if (n.op_type == "QuantizeLinear") {
       return lower_change_of_scale(i);
@@ -391,6 +396,36 @@ class lowering {
     return true;
   }
 
+  /// Lowers a BatchNormalization with constant parameters that does not train.
+  bool lower_batch_normalization(std::size_t i) {
+    const node& n = m_.nodes[i];
+    const auto x = values_.activation(n.inputs[0]);
+    destination d = values_.destination_of(i);
+    if (form_.for_files() || !x || !d.is_quantized() || n.inputs.size() != 5 ||
+        n.outputs.size() != 1 || n.get_int("training_mode", 0) != 0 ||
+        n.get_int("spatial", 1) == 0 || values_.rank_of(n.inputs[0]) < 2) {
+      return false;
+    }
+    for (std::size_t k = 1; k < 5; ++k) {
+      const tensor* t = values_.constant(n.inputs[k]);
+      if (t == nullptr || t->type() != element_type::f32) {
+        return false;
+      }
+    }
+    node lowered = form_.make("QLinearBatchNormalization");
+    lowered.attributes["epsilon"] = attribute::of(n.get_float("epsilon", 1e-5F));
+    lowered.inputs = {x->name, x->scale, zero_point_of(*x)};
+    lowered.inputs.insert(lowered.inputs.end(), n.inputs.begin() + 1, n.inputs.end());
+    lowered.inputs.insert(lowered.inputs.end(), {d.value.scale, zero_point_of(d.value)});
+    if (d.bounds) {  // The tables clamp in float, as the node does that they replace.
+      lowered.attributes["lower"] = attribute::of(d.bounds->lower);
+      lowered.attributes["upper"] = attribute::of(d.bounds->upper);
+      d.bounds.reset();
+    }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
   [[nodiscard]] node lookup(const quantized_value& x, const std::string& function) {
     node n;
     n.domain = "detent";
@@ -516,6 +551,8 @@ inline void use_onnx_quantizers(model& m) {
 ///   detent.QLinearGemm. Their sums are exact 32-bit integers; their result may be float.
 /// - Add, Sub, Mul, Div, averages and Concat become the detent.QLinear... operator of that name.
 /// - Unary activations and changes of scale become detent.Lookup, a table of all 256 values.
+/// - BatchNormalization (with a following Relu or Clip) becomes detent.QLinearBatchNormalization,
+///   one such table for each channel.
 /// - Operators that only move elements run on the 8-bit tensors themselves.
 ///
 /// All other operators stay in float, between their QuantizeLinear and DequantizeLinear nodes. The

@@ -28,6 +28,7 @@
 #include <detent/graph/ops/pooling.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantized_elementwise.hpp>
+#include <detent/graph/ops/quantized_normalization.hpp>
 #include <detent/graph/ops/recurrent.hpp>
 #include <detent/graph/ops/reduction.hpp>
 #include <detent/graph/ops/resize.hpp>
@@ -66,6 +67,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::matmul_operators);
     r.add(ops::movement_operators);
     r.add(ops::normalization_operators);
+    r.add(ops::quantized_normalization_operators);
     r.add(ops::pooling_operators);
     r.add(ops::quantization_operators);
     r.add(ops::quantized_elementwise_operators);
