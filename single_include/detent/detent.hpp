@@ -9113,14 +9113,13 @@ inline void widen_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 inline void widen_panel(const std::int8_t* panel, std::size_t depth, std::int16_t* to) noexcept {
   constexpr std::size_t tile_bytes = tile_columns * group_depth;
   for (std::size_t column = 0; column < panel_columns; column += tile_columns) {
-    const std::int8_t* from = panel + column * group_depth;
     for (std::size_t k = 0; k < depth; k += group_depth) {
+      const std::int8_t* const from = panel + k * panel_columns + column * group_depth;
       for (std::size_t i = 0; i < tile_bytes; i += 8) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
         const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), words);
       }
-      from += panel_columns * group_depth;
       to += tile_bytes;
     }
   }
@@ -9329,14 +9328,13 @@ inline void widen_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 inline void widen_panel(const std::int8_t* panel, std::size_t depth, std::int16_t* to) noexcept {
   constexpr std::size_t tile_bytes = tile_columns * group_depth;
   for (std::size_t column = 0; column < panel_columns; column += tile_columns) {
-    const std::int8_t* from = panel + column * group_depth;
     for (std::size_t k = 0; k < depth; k += group_depth) {
+      const std::int8_t* const from = panel + k * panel_columns + column * group_depth;
       for (std::size_t i = 0; i < tile_bytes; i += 8) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
         const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), words);
       }
-      from += panel_columns * group_depth;
       to += tile_bytes;
     }
   }
@@ -37572,7 +37570,8 @@ namespace detail::pytorch {
 
 /// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; values
 /// outside are left out. If first == last, the range of the values is used instead, widened by 1 on
-/// either side if it is empty as well.
+/// either side if it is empty as well. Values so large that adding 1 changes nothing count in the
+/// last bin.
 template <class Count>
 void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
   if (first == last && !x.empty()) {
@@ -37589,8 +37588,8 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
     if (!(value >= first && value <= last)) {
       continue;
     }
-    const auto bin = static_cast<std::size_t>((value - first) / length * bins);
-    counts[std::min(bin, counts.size() - 1)] += Count{1};
+    const float position = length > 0.0F ? (value - first) / length * bins : bins;
+    counts[std::min(static_cast<std::size_t>(position), counts.size() - 1)] += Count{1};
   }
 }
 

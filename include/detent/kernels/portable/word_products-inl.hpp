@@ -157,14 +157,13 @@ inline void widen_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t r
 inline void widen_panel(const std::int8_t* panel, std::size_t depth, std::int16_t* to) noexcept {
   constexpr std::size_t tile_bytes = tile_columns * group_depth;
   for (std::size_t column = 0; column < panel_columns; column += tile_columns) {
-    const std::int8_t* from = panel + column * group_depth;
     for (std::size_t k = 0; k < depth; k += group_depth) {
+      const std::int8_t* const from = panel + k * panel_columns + column * group_depth;
       for (std::size_t i = 0; i < tile_bytes; i += 8) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i));
         const __m128i words = _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), words);
       }
-      from += panel_columns * group_depth;
       to += tile_bytes;
     }
   }

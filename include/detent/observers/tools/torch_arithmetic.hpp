@@ -74,7 +74,8 @@ namespace detail::pytorch {
 
 /// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; values
 /// outside are left out. If first == last, the range of the values is used instead, widened by 1 on
-/// either side if it is empty as well.
+/// either side if it is empty as well. Values so large that adding 1 changes nothing count in the
+/// last bin.
 template <class Count>
 void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
   if (first == last && !x.empty()) {
@@ -91,8 +92,8 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
     if (!(value >= first && value <= last)) {
       continue;
     }
-    const auto bin = static_cast<std::size_t>((value - first) / length * bins);
-    counts[std::min(bin, counts.size() - 1)] += Count{1};
+    const float position = length > 0.0F ? (value - first) / length * bins : bins;
+    counts[std::min(static_cast<std::size_t>(position), counts.size() - 1)] += Count{1};
   }
 }
 
