@@ -185,6 +185,124 @@ TEST_CASE("automatic: brings back a network whose channels have ranges 1000 time
   }
 }
 
+namespace {
+
+/// The steps of the names in `wanted` that a search keeps, and the SNR of its result, with plain
+/// ranges and rounding otherwise.
+struct search_outcome {
+  std::set<std::string> tried;
+  std::set<std::string> kept;
+  double plain = 0.0;
+  double automatic = 0.0;
+};
+search_outcome search(const graph::model& m, const std::vector<sample>& samples,
+                      const std::vector<sample>& others,
+                      const graph::activation_options& activations = {}) {
+  search_outcome outcome;
+  const auto source = test::samples_source(samples);
+  graph::automatic_quantization_options options;
+  options.methods = {"minmax"};
+  options.activations = activations;
+  options.rounding.reset();
+  options.on_step = [&](const graph::quantization_step& s) {
+    outcome.tried.insert(s.name);
+    if (s.kept) {
+      outcome.kept.insert(s.name);
+    }
+  };
+  outcome.automatic = snr(m, graph::automatic_quantization(m, source, options).result, others);
+  outcome.plain =
+      snr(m, graph::static_quantization(m, source, {.activations = activations}).result, others);
+  return outcome;
+}
+
+/// A block of a transformer without its attention: a normalization whose result goes to a layer and
+/// past it, and two layers behind it. Two features of the normalization are `factor` times as large
+/// as the others, and their weights that much smaller.
+graph::model normalized_network(test::random_source& r, float factor) {
+  constexpr std::int64_t features = 16;
+  model_builder b;
+  b.input("x", {-1, 4, features});
+  tensor scale = random_floats(r, {features}, 0.8F, 1.2F);
+  tensor weights = random_floats(r, {features, 24}, -0.5F, 0.5F);
+  for (const std::size_t j : {std::size_t{3}, std::size_t{9}}) {
+    scale.mutable_data<float>()[j] *= factor;
+    for (std::size_t k = 0; k < 24; ++k) {
+      weights.mutable_data<float>()[j * 24 + k] /= factor;
+    }
+  }
+  b.constant("scale", scale);
+  b.constant("shift", random_floats(r, {features}, -0.1F, 0.1F));
+  const std::string normalized = b.add("LayerNormalization", {"x", "scale", "shift"});
+  b.constant("w1", weights);
+  const std::string up = b.add("MatMul", {normalized, "w1"});
+  b.constant("w2", random_floats(r, {24, features}, -0.3F, 0.3F));
+  const std::string down = b.add("MatMul", {b.add("Relu", {up}), "w2"});
+  b.constant("past", random_floats(r, {features}, -0.01F, 0.01F));
+  b.output(b.add("Add", {down, b.add("Mul", {normalized, "past"})}));
+  return b.get();
+}
+
+}  // namespace
+
+TEST_CASE("automatic: SmoothQuant where the features behind a normalization differ in size") {
+  for (std::uint64_t seed = 404; seed < 407; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    const graph::model m = normalized_network(r, 64.0F);
+    const auto samples = test::samples_of_x(r, {2, 4, 16}, 12);
+    const auto others = test::samples_of_x(r, {2, 4, 16}, 12);
+    const search_outcome outcome = search(m, samples, others);
+    INFO("plain ", outcome.plain, " dB, automatic ", outcome.automatic, " dB");
+    CHECK(outcome.tried.count("SmoothQuant: alpha 0.5") == 1);
+    CHECK(outcome.tried.count("SmoothQuant: alpha 0.8") == 1);
+    CHECK(outcome.kept.count("SmoothQuant: alpha 0.5") == 1);
+    CHECK(outcome.automatic > outcome.plain + 6.0);
+
+    // A range that the caller gives stays the range of that value: it is not smoothed.
+    graph::activation_options given;
+    given.overrides[m.nodes[0].outputs[0]].range = detent::value_range{-200.0F, 200.0F};
+    CHECK(search(m, samples, others, given).tried.count("SmoothQuant: alpha 0.5") == 0);
+  }
+  // Between two layers, and at the input of the graph, there is nothing for it to do.
+  test::random_source r(407);
+  const graph::model m = depthwise_network(r);
+  const search_outcome outcome =
+      search(m, test::samples_of_x(r, {1, 3, 8, 8}, 8), test::samples_of_x(r, {1, 3, 8, 8}, 4));
+  CHECK(outcome.tried.count("SmoothQuant: alpha 0.5") == 0);
+  CHECK(outcome.tried.count("channel alignment") == 0);
+}
+
+TEST_CASE("automatic: channel alignment where the channels of two convolutions are far apart") {
+  for (std::uint64_t seed = 450; seed < 453; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", r.seed());
+    model_builder b;
+    b.input("x", {-1, 3, 6, 6});
+    b.constant("w1", random_floats(r, {8, 3, 3, 3}, -0.3F, 0.3F));
+    b.constant("b1", random_floats(r, {8}, -40.0F, 40.0F));
+    const std::string first = b.add("Conv", {"x", "w1", "b1"});
+    b.constant("w2", random_floats(r, {5, 8, 1, 1}, -0.3F, 0.3F));
+    // The second bias takes the constant part of the first layer's outputs away.
+    tensor bias = tensor::allocate(element_type::f32, {5});
+    for (std::size_t o = 0; o < 5; ++o) {
+      float constant = 0.0F;
+      for (std::size_t c = 0; c < 8; ++c) {
+        constant += b.get().initializers.at("w2").data<float>()[o * 8 + c] *
+                    b.get().initializers.at("b1").data<float>()[c];
+      }
+      bias.mutable_data<float>()[o] = -constant;
+    }
+    b.constant("b2", bias);
+    b.output(b.add("Conv", {first, "w2", "b2"}));
+    const search_outcome outcome = search(b.get(), test::samples_of_x(r, {1, 3, 6, 6}, 12),
+                                          test::samples_of_x(r, {1, 3, 6, 6}, 12));
+    INFO("plain ", outcome.plain, " dB, automatic ", outcome.automatic, " dB");
+    CHECK(outcome.kept.count("channel alignment") == 1);
+    CHECK(outcome.automatic > outcome.plain + 10.0);
+  }
+}
+
 TEST_CASE("automatic: not worse than plain, and steps that tell the truth") {
   for (std::uint64_t seed = 410; seed < 414; ++seed) {
     test::random_source r(seed);

@@ -4,11 +4,13 @@
 //
 //   1. plain            min/max ranges, absmax weights: the baseline
 //   2. equalization     of the ranges of channels across pairs of layers
-//   3. weight scales    of least squared error
-//   4. weight rounding  against the outputs of each layer, with the scales of 1 and with those of 3
-//   5. ranges           all activations by another observer
-//   6. range of one     activation by another observer, one at a time
-//   7. bias correction  fast, full
+//   3. SmoothQuant      of layers whose inputs float operators make, with alpha 0.5 and 0.8
+//   4. alignment        of channels between two convolutions
+//   5. weight scales    of least squared error
+//   6. weight rounding  against the outputs of each layer, with the scales of 1 and with those of 5
+//   7. ranges           all activations by another observer
+//   8. range of one     activation by another observer, one at a time
+//   9. bias correction  fast, full
 //
 // The measure is output_judge::noise_to_signal() of the outputs, or of the input of a Softmax that
 // makes them. Ranges and biases of a trial come from one half of the samples, the measure from the
@@ -38,11 +40,12 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Quantizes a float model, and chooses how by measuring: tries cross-layer equalization, weight
-/// scales of least squared error, weight rounding against the layers' outputs, other observers for
-/// the ranges, and bias correction, and keeps each step only if it lowers the noise of the model's
-/// outputs relative to the float model. The result is no worse, by the outputs for `judge_samples`
-/// samples, than static quantization with min/max ranges and absmax weights.
+/// Quantizes a float model, and chooses how by measuring: tries cross-layer equalization,
+/// SmoothQuant, channel alignment, weight scales of least squared error, weight rounding against
+/// the layers' outputs, other observers for the ranges, and bias correction, and keeps each step
+/// only if it lowers the noise of the model's outputs relative to the float model. The result is no
+/// worse, by the outputs for `judge_samples` samples, than static quantization with min/max ranges
+/// and absmax weights.
 ///
 /// @code{.cpp}
 /// #include <detent/graph/onnx.hpp>

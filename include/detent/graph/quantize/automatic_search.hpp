@@ -32,9 +32,14 @@
 #include <detent/graph/quantize/range_trials.hpp>
 #include <detent/graph/quantize/search_budget.hpp>
 #include <detent/graph/quantize/weight_rounding.hpp>
+#include <detent/graph/rewrite/channel_alignment.hpp>
+#include <detent/graph/rewrite/channel_statistics.hpp>
 #include <detent/graph/rewrite/equalization.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/smooth_quant.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/observers/min_max.hpp>
+#include <detent/observers/observer.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -72,12 +77,12 @@ class automatic_quantizer {
 
   quantization run() {
     begin("plain");
-    plain_.emplace(float_model_, options_.scope);
+    forms_.emplace_back(float_model_, options_.scope);
     for (const auto& [name, own] : options_.activations.overrides) {
-      require_override(*plain_, name, own, activation_observer(options_.activations, "minmax"),
+      require_override(forms_[0], name, own, activation_observer(options_.activations, "minmax"),
                        options_.activations.observers);
     }
-    state best = calibrated(*plain_, seen_, std::set<std::size_t>{0});
+    state best = calibrated(forms_[0], seen_, std::set<std::size_t>{0});
     finish(best, seen_);
     const search_budget::seconds ranges = timer_.elapsed();
     judge_.emplace(float_model_, unseen_, options_.judge_samples, true, options_.executor);
@@ -107,7 +112,7 @@ class automatic_quantizer {
  private:
   /// One way to quantize the model, and what it has given so far.
   struct state {
-    bool is_equalized = false;
+    std::size_t form = 0;  // index of the rewritten model among forms_
     std::optional<quantization_plan> plan;
     /// By value: the solutions of the methods that were tried, by their indices. Values whose
     /// parameters are given have solution 0 only.
@@ -149,7 +154,7 @@ class automatic_quantizer {
   }
 
   void search(state& best) {
-    try_equalization(best);
+    try_rewrites(best);
     try_step(best, "weight scales of least squared error",
              [](state& s) { s.weights = weight_scale::exact_mse; });
     try_rounding(best);
@@ -218,7 +223,7 @@ class automatic_quantizer {
   [[nodiscard]] layer_weights nearest_layer(const state& s, const quantization_parameters& p,
                                             std::size_t i) {
     const model& m = s.plan->float_model();
-    const auto [found, is_new] = scales_.try_emplace({s.is_equalized, s.weights, i});
+    const auto [found, is_new] = scales_.try_emplace({s.form, s.weights, i});
     if (is_new) {
       layer_weight_options weights = options_.weights;
       weights.scale = s.weights;
@@ -262,10 +267,10 @@ class automatic_quantizer {
                                  ? (std::min)(samples, options_.correction_samples)
                                  : samples;
     const calibration_source some = first_samples(source, used);
-    auto found = means_.find({s.is_equalized, all, used});
+    auto found = means_.find({s.form, all, used});
     if (found == means_.end()) {
       found = means_
-                  .emplace(std::tuple(s.is_equalized, all, used),
+                  .emplace(std::tuple(s.form, all, used),
                            gather_means(*s.plan, some, options_.executor))
                   .first;
     }
@@ -304,19 +309,81 @@ class automatic_quantizer {
     keep_if_better(best, std::move(tried), name);
   }
 
-  void try_equalization(state& best) {
-    begin("equalization");
-    model equalized = plain_->float_model();
-    const equalization_result result = equalize(equalized);
-    if (std::none_of(result.pairs.begin(), result.pairs.end(),
-                     [](const equalized_pair& p) { return p.changed > 0; })) {
+  /// Tries a rewrite of the float model: rewrite(model&) changes it and returns whether it did.
+  template <class Rewrite>
+  void try_rewrite(state& best, const std::string& name, const Rewrite& rewrite) {
+    timer_.check();
+    begin(name);
+    model rewritten = best.plan->float_model();
+    if (!rewrite(rewritten)) {
       return;
     }
-    equalized_.emplace(*plain_, std::move(equalized));
-    state tried = calibrated(*equalized_, seen_, std::set<std::size_t>{0});
-    tried.is_equalized = true;
+    forms_.emplace_back(forms_[0], std::move(rewritten));
+    state tried = calibrated(forms_.back(), seen_, std::set<std::size_t>{0});
+    tried.form = forms_.size() - 1;
     finish(tried, seen_);
-    keep_if_better(best, std::move(tried), "equalization");
+    keep_if_better(best, std::move(tried), name);
+  }
+
+  /// Tries to even out the ranges of channels by rewrites that keep what the model computes.
+  void try_rewrites(state& best) {
+    try_rewrite(best, "equalization", [](model& m) {
+      const equalization_result result = equalize(m);
+      return std::any_of(result.pairs.begin(), result.pairs.end(),
+                         [](const equalized_pair& p) { return p.changed > 0; });
+    });
+    try_smoothing(best);
+    try_rewrite(best, "channel alignment", [this](model& m) {
+      const std::map<std::string, std::size_t> axes = alignment_values(m);
+      return !axes.empty() && !align_channels(m, channel_ranges(observed_channels(
+                                                     m, axes, channel_alignment_observer())))
+                                   .empty();
+    });
+  }
+
+  /// The inputs of layers that SmoothQuant is tried on, with the axes of their features: those that
+  /// are computed in float, by a normalization or an activation function for example. A Mul that is
+  /// inserted behind such a node divides no chain of integer operators. Channels between two layers
+  /// are what equalization is for.
+  [[nodiscard]] std::map<std::string, std::size_t> smoothed_values(
+      const quantization_plan& plan) const {
+    const model& m = plan.float_model();
+    const links l(m);
+    std::map<std::string, std::size_t> axes = smoothing_values(m);
+    std::erase_if(axes, [&](const auto& entry) {
+      const std::size_t maker = l.producer(entry.first);
+      return maker == links::none || plan.quantizes(maker) || is_layer(m.nodes[maker]) ||
+             !may_choose(plan, entry.first);
+    });
+    return axes;
+  }
+
+  /// Tries SmoothQuant with two exponents: both rewrite the same model, by the same magnitudes.
+  void try_smoothing(state& best) {
+    const quantization_plan before = *best.plan;
+    const std::map<std::string, std::size_t> axes = smoothed_values(before);
+    if (axes.empty()) {
+      return;
+    }
+    begin("magnitudes for SmoothQuant");
+    const channel_magnitude_map magnitudes = channel_magnitudes(
+        observed_channels(before.float_model(), axes, any_observer(min_max_observer())));
+    for (const auto& [alpha, name] :
+         {std::pair(0.5F, "SmoothQuant: alpha 0.5"), std::pair(0.8F, "SmoothQuant: alpha 0.8")}) {
+      graph_smoothing_options smoothing;
+      smoothing.scales.alpha = alpha;
+      try_rewrite(best, name, [&](model& m) {
+        m = before.float_model();
+        return !smooth_quant(m, magnitudes, smoothing).empty();
+      });
+    }
+  }
+
+  /// Statistics of the channels of values of a model, by the samples that trials see.
+  [[nodiscard]] channel_statistics observed_channels(const model& m,
+                                                     const std::map<std::string, std::size_t>& axes,
+                                                     const any_observer& observer) const {
+    return observe_channels(m, seen_, axes, observer, options_.executor);
   }
 
   /// Tries rounding with both kinds of scales, because a comparison of the two with nearest
@@ -415,7 +482,7 @@ class automatic_quantizer {
     t.plan.emplace(*s.plan);
     t.chosen = s.chosen;
     t.solutions = all_solutions(s);
-    t.is_equalized = s.is_equalized;
+    t.form = s.form;
     t.weights = s.weights;
     t.correction = s.correction;
     t.rounded = s.rounded;
@@ -444,12 +511,12 @@ class automatic_quantizer {
   /// plan finds those of all other kept states, too, so that the samples are run once.
   [[nodiscard]] const std::map<std::string, std::map<std::size_t, scale_solution>>& all_solutions(
       const state& s) {
-    auto& found = all_solutions_[s.is_equalized ? 1 : 0];
+    auto& found = all_solutions_[s.form];
     if (found.empty()) {
       found = calibrated(*s.plan, samples_, [&](const std::string& value) {
                 std::set<std::size_t> methods;
                 for (const state& k : kept_) {
-                  if (k.is_equalized == s.is_equalized) {
+                  if (k.form == s.form) {
                     methods.insert(k.chosen.at(value));
                   }
                 }
@@ -533,15 +600,17 @@ class automatic_quantizer {
   bool is_ended_ = false;      // by the budget
   std::optional<output_judge> judge_;
   std::vector<state> kept_;
-  std::optional<quantization_plan> plain_;
-  std::optional<quantization_plan> equalized_;
-  std::map<std::string, std::map<std::size_t, scale_solution>> all_solutions_[2];  // equalized: 1
-  /// By whether the model is equalized, whether they are from all samples or from those that trials
-  /// see, and the number of samples.
-  std::map<std::tuple<bool, bool, std::size_t>, layer_means> means_;
+  /// The model as it is given, and rewritten.
+  std::vector<quantization_plan> forms_;
+  /// By form.
+  std::map<std::size_t, std::map<std::string, std::map<std::size_t, scale_solution>>>
+      all_solutions_;
+  /// By form, whether they are from all samples or from those that trials see, and the number of
+  /// samples.
+  std::map<std::tuple<std::size_t, bool, std::size_t>, layer_means> means_;
   quantization_progress progress_;
-  /// By whether the model is equalized, kind of scales and node.
-  std::map<std::tuple<bool, weight_scale, std::size_t>, layer_weight_scales> scales_;
+  /// By form, kind of scales and node.
+  std::map<std::tuple<std::size_t, weight_scale, std::size_t>, layer_weight_scales> scales_;
 };
 
 }  // namespace detail

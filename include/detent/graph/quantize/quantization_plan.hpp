@@ -152,11 +152,11 @@ class quantization_plan {
     prepare();
   }
 
-  /// Makes the decisions of `plan` for another model, which must have the nodes of the plan's model
-  /// and may differ in its constants. The scope and the rules of `plan` are kept, also where they
-  /// name nodes that its model has already merged.
-  quantization_plan(const quantization_plan& plan, model with_other_constants)
-      : m_(std::move(with_other_constants)),
+  /// Makes the decisions of `plan` for another model: the plan's model with other constants, and
+  /// perhaps with more nodes and biases. The scope and the rules of `plan` are kept, also where
+  /// they name nodes that its model has already merged.
+  quantization_plan(const quantization_plan& plan, model rewritten)
+      : m_(std::move(rewritten)),
         settings_(plan.settings_),
         quantizes_first_layer_(plan.quantizes_first_layer_),
         quantizes_last_layer_(plan.quantizes_last_layer_) {
