@@ -24,6 +24,7 @@
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/statistics/histogram.hpp>
+#include <detent/statistics/sorting.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -164,48 +165,34 @@ class distribution {
   /// Sets the unit so that `largest` has `bits` bits behind its leading one.
   void choose_unit(double largest, int bits = 60) {
     unit_ = largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1.0;
+    per_unit_ = 1.0 / unit_;  // exact, since both are powers of two
   }
-  [[nodiscard]] std::uint64_t in_units(double magnitude) const {
-    return static_cast<std::uint64_t>(std::llround(magnitude / unit_));
+  /// The magnitude in units, rounded; halves are rounded up.
+  [[nodiscard]] std::uint64_t in_units(double magnitude) const noexcept {
+    const double exact = magnitude * per_unit_;
+    const auto whole = static_cast<std::int64_t>(exact);
+    return static_cast<std::uint64_t>(whole + (exact - static_cast<double>(whole) >= 0.5 ? 1 : 0));
   }
 
   void take(std::span<const float> x, std::span<const std::uint64_t> weights) {
     require(!x.empty(), error_kind::invalid_argument, "distribution: there are no values");
     require(x.data() != nullptr, error_kind::invalid_argument, "distribution: null data with size ",
             x.size());
-    range_ = {x[0] + 0.0F, x[0] + 0.0F};
-    for (const float value : x) {
-      require(std::isfinite(value), error_kind::invalid_argument, "distribution: the value ", value,
-              " is not finite");
-      range_ = {(std::min)(range_.lower, value) + 0.0F, (std::max)(range_.upper, value) + 0.0F};
+    const kernels::min_max_result r =
+        detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
+    if (r.count_nan != 0 || !std::isfinite(r.lower) || !std::isfinite(r.upper)) {
+      for (const float value : x) {
+        require(std::isfinite(value), error_kind::invalid_argument, "distribution: the value ",
+                value, " is not finite");
+      }
     }
+    range_ = {r.lower + 0.0F, r.upper + 0.0F};
     choose_unit(magnitude());
     count_ = x.size();
     detail::compensated_sum squares;
     if (weights.empty()) {
       weight_ = x.size();
-      std::vector<float> below;
-      std::vector<float> above;
-      for (const float value : x) {
-        if (value != 0.0F) {
-          (value < 0.0F ? below : above).push_back(std::fabs(value));
-        }
-      }
-      const auto fill = [&](std::vector<float>& values, detail::distribution_side& side) {
-        std::sort(values.begin(), values.end());
-        reserve(side, values.size());
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          const double value = values[i];
-          side.values[i] = value;
-          side.weight_above[i] = values.size() - i;
-          squares.add(value * value);  // exact
-        }
-        for (std::size_t i = values.size(); i-- > 0;) {
-          side.sum_above[i] = side.sum_above[i + 1] + detail::uint128{0, in_units(side.values[i])};
-        }
-      };
-      fill(below, negative_);
-      fill(above, positive_);
+      take_magnitudes(x, squares);
     } else {
       std::vector<element> below;
       std::vector<element> above;
@@ -269,6 +256,47 @@ class distribution {
     square_sum_ = squares.value();
   }
 
+  /// Takes values with weight 1.
+  void take_magnitudes(std::span<const float> x, detail::compensated_sum& squares) {
+    // The bit patterns of magnitudes have the order of the magnitudes.
+    std::vector<std::uint32_t> below(x.size());
+    std::vector<std::uint32_t> above(x.size());
+    std::size_t below_size = 0;
+    std::size_t above_size = 0;
+    for (const float value : x) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+      const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+      // Both are written, the sizes say which one counts: signs are hard to predict.
+      below[below_size] = magnitude;
+      above[above_size] = magnitude;
+      const std::size_t is_not_zero = magnitude != 0 ? 1 : 0;
+      const std::size_t is_negative = bits >> 31;
+      below_size += is_not_zero & is_negative;
+      above_size += is_not_zero & (is_negative ^ 1U);
+    }
+    below.resize(below_size);
+    above.resize(above_size);
+    std::vector<std::uint32_t> buffer;
+    for (const bool is_negative : {true, false}) {
+      std::vector<std::uint32_t>& magnitudes = is_negative ? below : above;
+      detail::distribution_side& side = is_negative ? negative_ : positive_;
+      detail::sort_ascending(magnitudes, buffer);
+      const std::size_t n = magnitudes.size();
+      reserve(side, n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const double value = std::bit_cast<float>(magnitudes[i]);
+        side.values[i] = value;
+        side.weight_above[i] = n - i;
+        squares.add(value * value);  // exact
+      }
+      detail::uint128 sum;
+      for (std::size_t i = n; i-- > 0;) {
+        sum += detail::uint128{0, in_units(side.values[i])};
+        side.sum_above[i] = sum;
+      }
+    }
+  }
+
   static void reserve(detail::distribution_side& side, std::size_t size) {
     side.values.resize(size);
     side.sum_above.resize(size + 1);
@@ -294,6 +322,7 @@ class distribution {
   detail::distribution_side positive_;
   value_range range_;
   double unit_ = 1.0;
+  double per_unit_ = 1.0;
   double square_sum_ = 0.0;
   std::uint64_t count_ = 0;
   std::uint64_t weight_ = 0;
