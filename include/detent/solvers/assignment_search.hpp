@@ -26,163 +26,208 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/base/uint128.hpp>
+#include <detent/base/uint64_pair.hpp>
 #include <detent/statistics/distribution.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// Grids with equally many levels. Each is told by how many of them are below its zero point.
+struct grid_candidates {
+  std::int32_t steps;  // qmax - qmin
+  std::int32_t least;  // numbers of levels below the zero point: least, ..., most
+  std::int32_t most;
+  std::int32_t first;  // the one that wins where several are equally good
+
+  [[nodiscard]] level_caps caps(std::int32_t negative) const noexcept {
+    return {negative, steps - negative};
+  }
+};
+
 /// The largest b^2 / c found, in units squared, with the scale that reaches it.
 struct best_assignment {
   double gain = 0.0;
-  double scale = 0.0;  // in real size, not in units
-  std::size_t candidate = 0;
+  double scale = 0.0;         // in real size, not in units
+  std::int32_t negative = 0;  // the candidate
 };
 
 /// What steps of values with weight 1 add to b and c. Sums of the two halves of magnitudes need no
-/// carries for up to 2^32 steps.
-struct plain_steps {
-  struct amount {
-    std::uint64_t low;
-    std::uint64_t high;
+/// carries for up to 2^31 steps.
+class plain_steps {
+ public:
+  using amount = uint64_pair;  // the low and the high half of the magnitude
+  /// What a step adds to c and to the count: 2k - 1 and 1.
+  class to_level {
+   public:
+    explicit to_level(std::uint32_t level) noexcept : change_(2 * std::uint64_t{level} - 1, 1) {}
+    void advance() noexcept { change_ += uint64_pair(2, 0); }
+
+   private:
+    friend plain_steps;
+    uint64_pair change_;
   };
+
   static amount amount_of(const uint128& sum, std::uint64_t /*weight*/) noexcept {
     return {sum.low & 0xFFFFFFFFU, sum.low >> 32};
   }
+  static double weight_of(const amount& /*a*/) noexcept { return 1.0; }
 
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  std::uint64_t c_sum = 0;
-  std::uint64_t count = 0;
-
-  void add(const amount& a, std::uint64_t odd) noexcept {
-    low += a.low;
-    high += a.high;
-    c_sum += odd;
-    ++count;
+  void add(const amount& a, const to_level& level) noexcept {
+    b_ += a;
+    c_and_count_ += level.change_;
   }
-  void remove(const amount& a, std::uint64_t odd) noexcept {
-    low -= a.low;
-    high -= a.high;
-    c_sum -= odd;
-    --count;
+  void remove(const amount& a, const to_level& level) noexcept {
+    b_ -= a;
+    c_and_count_ -= level.change_;
   }
-  /// The first `level` steps of a value.
+  /// Adds the first `level` steps of a value.
   void add_levels(const amount& a, std::uint64_t level) noexcept {
-    low += a.low * level;
-    high += a.high * level;
-    c_sum += level * level;
-    count += level;
+    b_ += amount(a.first() * level, a.second() * level);
+    c_and_count_ += uint64_pair(level * level, level);
   }
   plain_steps& operator+=(const plain_steps& other) noexcept {
-    low += other.low;
-    high += other.high;
-    c_sum += other.c_sum;
-    count += other.count;
+    b_ += other.b_;
+    c_and_count_ += other.c_and_count_;
     return *this;
   }
   [[nodiscard]] uint128 b() const noexcept {
-    return uint128{high >> 32, high << 32} + uint128{0, low};
+    return uint128{b_.second() >> 32, b_.second() << 32} + uint128{0, b_.first()};
   }
-  [[nodiscard]] uint128 c() const noexcept { return {0, c_sum}; }
+  [[nodiscard]] uint128 c() const noexcept { return {0, c_and_count_.first()}; }
+  /// b and c with relative errors below 2^-51. None of the integers has more than 63 bits.
+  [[nodiscard]] double near_b() const noexcept {
+    return rounded_product(static_cast<double>(static_cast<std::int64_t>(b_.second())), 0x1p32) +
+           static_cast<double>(static_cast<std::int64_t>(b_.first()));
+  }
+  [[nodiscard]] double near_c() const noexcept {
+    return static_cast<double>(static_cast<std::int64_t>(c_and_count_.first()));
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept { return c_and_count_.second(); }
+
+ private:
+  uint64_pair b_;
+  uint64_pair c_and_count_;
 };
 
 /// What steps of values with any weights add to b and c.
-struct weighted_steps {
+class weighted_steps {
+ public:
   struct amount {
     uint128 sum;
     std::uint64_t weight;
   };
+  class to_level {
+   public:
+    explicit to_level(std::uint32_t level) noexcept : odd_(2 * std::uint64_t{level} - 1) {}
+    void advance() noexcept { odd_ += 2; }
+
+   private:
+    friend weighted_steps;
+    std::uint64_t odd_;
+  };
+
   static amount amount_of(const uint128& sum, std::uint64_t weight) noexcept {
     return {sum, weight};
   }
+  static double weight_of(const amount& a) noexcept { return static_cast<double>(a.weight); }
 
-  uint128 b_sum;
-  uint128 c_sum;
-  std::uint64_t count = 0;
-
-  void add(const amount& a, std::uint64_t odd) noexcept {
-    b_sum += a.sum;
-    c_sum += multiply_by_small(a.weight, odd);
-    ++count;
+  void add(const amount& a, const to_level& level) noexcept {
+    b_ += a.sum;
+    c_ += multiply(a.weight, level.odd_);
+    ++count_;
   }
-  void remove(const amount& a, std::uint64_t odd) noexcept {
-    b_sum -= a.sum;
-    c_sum -= multiply_by_small(a.weight, odd);
-    --count;
+  void remove(const amount& a, const to_level& level) noexcept {
+    b_ -= a.sum;
+    c_ -= multiply(a.weight, level.odd_);
+    --count_;
   }
   void add_levels(const amount& a, std::uint64_t level) noexcept {
-    b_sum += multiply(a.sum, level);
-    c_sum += multiply(a.weight, level * level);
-    count += level;
+    b_ += multiply(a.sum, level);
+    c_ += multiply(a.weight, level * level);
+    count_ += level;
   }
   weighted_steps& operator+=(const weighted_steps& other) noexcept {
-    b_sum += other.b_sum;
-    c_sum += other.c_sum;
-    count += other.count;
+    b_ += other.b_;
+    c_ += other.c_;
+    count_ += other.count_;
     return *this;
   }
-  [[nodiscard]] uint128 b() const noexcept { return b_sum; }
-  [[nodiscard]] uint128 c() const noexcept { return c_sum; }
+  [[nodiscard]] const uint128& b() const noexcept { return b_; }
+  [[nodiscard]] const uint128& c() const noexcept { return c_; }
+  [[nodiscard]] double near_b() const noexcept { return b_.to_double(); }
+  [[nodiscard]] double near_c() const noexcept { return c_.to_double(); }
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+ private:
+  uint128 b_;
+  uint128 c_;
+  std::uint64_t count_ = 0;
 };
 
-/// Searches the largest b^2 / c over all scales and several candidates, whose grids have equally
-/// many levels and reach differently far to either side. Among candidates that are equally good
-/// because they clip nothing, the first one wins.
+/// Searches the largest b^2 / c over all scales and several grids.
 template <class Steps>
 class assignment_search {
  public:
-  assignment_search(const distribution& d, const std::vector<level_caps>& candidates)
-      : d_(d), candidates_(candidates) {
+  assignment_search(const distribution& d, const grid_candidates& candidates)
+      : d_(d), candidates_(candidates), unit_(d.unit()) {
+    elements_.reserve(d.negative().size() + d.positive().size());
     add_elements(d.negative(), 0);
     add_elements(d.positive(), 1);
   }
 
   best_assignment run() {
-    const double largest = (std::max)(largest_[0], largest_[1]);
-    if (!(largest > 0.0)) {
+    best_.negative = candidates_.first;
+    if (elements_.empty()) {
       return best_;
     }
     // If next to no error is left, the search ends.
-    most_ = d_.square_sum() / (d_.unit() * d_.unit()) * (1.0 - 1e-13);
+    most_ = d_.square_sum() / (unit_ * unit_) * (1.0 - 1e-13);
     // The first scale that is tried clips nothing. It is near the best one with many levels, and
     // where several scales leave no error, it is the finest of them, which serves biases best.
-    const double whole = scale_of_range(candidates_[0]);
-    consider_first(assign(d_, whole, candidates_[0]), whole);
+    look_at_first(scale_of_range());
     if (best_.gain >= most_) {
       return best_;
     }
-    choose_tasks(largest);
+    choose_tasks();
     divide_until_few();
     take_one_by_one();
     choose_first_of_equals();
+    best_.gain = chosen_gain_;
     return best_;
   }
 
  private:
   using amount = typename Steps::amount;
+  using to_level = typename Steps::to_level;
+
   struct element {
     double magnitude;
     double inverse;
-    amount step;
+    amount change;  // by one step
   };
-  /// A candidate, and the finenesses between which it may be the best one.
+  /// A grid, and the finenesses between which it may be the best one.
   struct task {
-    std::size_t candidate;
+    level_caps caps;
     double from;
     double to;
   };
-  /// A part of the interval, for one candidate.
+  /// A part of the interval, for one task.
   struct live_part {
     std::size_t task;
     std::size_t part;
     double bound;
-    Steps before;  // all steps of the candidate at larger scales
+    Steps before;  // all steps at larger scales
     Steps inside;
+  };
+  /// The steps of an element in the interval. Places are in parts, with `fraction_bits` bits behind
+  /// the point.
+  struct places {
+    std::uint64_t first;
+    std::uint64_t distance;
   };
   struct step {
     double scale;
@@ -191,32 +236,25 @@ class assignment_search {
     std::size_t part;
     amount change;
   };
-  /// The steps of an element between the ends of the interval.
-  struct element_steps {
-    std::uint32_t first;
-    std::uint32_t last;
-    std::uint64_t place;     // of the first one, in parts, with `fraction_bits` bits of fraction
-    std::uint64_t distance;  // from step to step
-  };
 
   static constexpr int fraction_bits = 40;
-  static constexpr std::uint32_t most_levels = 1U << 18;
+  static constexpr double most_levels = 0x1p18;
 
   void add_elements(const distribution_side& side, std::size_t number) {
     begin_[number] = elements_.size();
-    elements_.reserve(elements_.size() + side.size());
     for (std::size_t i = 0; i < side.size(); ++i) {
       elements_.push_back({side.values[i], 1.0 / side.values[i],
                            Steps::amount_of(side.sum_above[i] - side.sum_above[i + 1],
                                             side.weight_above[i] - side.weight_above[i + 1])});
     }
     end_[number] = elements_.size();
-    largest_[number] = side.size() != 0 ? side.values.back() : 0.0;
     if (side.size() != 0) {
+      largest_[number] = side.values.back();
+      sum_ += side.sum_above[0].to_double() / static_cast<double>(side.weight_above[0]) * unit_ *
+              static_cast<double>(side.size());
       last_step_ = (std::min)(last_step_, side.values.front() / most_levels);
     }
   }
-
   [[nodiscard]] static std::uint32_t cap_of(level_caps caps, std::size_t side) noexcept {
     return static_cast<std::uint32_t>(side == 0 ? caps.negative : caps.positive);
   }
@@ -224,174 +262,234 @@ class assignment_search {
   static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
   /// What a bound must exceed to matter.
   [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
+  /// Where a gain from approximate sums does not exceed this, the exact one is not the largest.
+  [[nodiscard]] double least_gain() const noexcept { return best_.gain * (1.0 - 2e-14); }
 
-  void consider_first(const assignment& a, double scale) {
+  void look_at_first(double scale) {
+    const assignment a = assign(d_, scale, candidates_.caps(candidates_.first));
     const double b = a.b.to_double();
     const double c = a.c.to_double();
-    best_ = {gain_of(b, c), c > 0.0 ? b / c * d_.unit() : 0.0, 0};
-    first_gain_ = best_.gain * (1.0 + 1e-14);
+    best_.gain = gain_of(b, c);
+    best_.scale = c > 0.0 ? b / c * unit_ : 0.0;
+    // Sums of equal errors may differ by rounding.
+    chosen_gain_ = best_.gain;
+    least_better_ = threshold();
     reached_at_ = scale;
   }
-  /// Sums of equal errors may differ by rounding, so the gain must exceed that of the first scale
-  /// by more than that. Of equal gains, the larger scale's counts.
-  void consider(const Steps& s, std::size_t candidate, double scale) {
+  /// Of gains that differ by no more than rounding, the one of the larger scale counts.
+  void consider(const Steps& s, const task& t, double reached_at) {
     const double b = s.b().to_double();
     const double c = s.c().to_double();
     const double gain = gain_of(b, c);
-    if (gain > best_.gain && gain > first_gain_) {
-      best_ = {gain, b / c * d_.unit(), candidate};
-      reached_at_ = scale;
+    if (!(gain > least_better_)) {
+      return;
     }
+    const double scale = b / c * unit_;
+    if (gain > chosen_gain_ * (1.0 + 1e-14) ||
+        (gain >= best_.gain * (1.0 - 1e-14) && scale > best_.scale)) {
+      chosen_gain_ = gain;
+      best_.scale = scale;
+      best_.negative = t.caps.negative;
+      reached_at_ = reached_at;
+    }
+    best_.gain = (std::max)(best_.gain, gain);
   }
 
-  /// The smallest scale at which a candidate clips nothing, neither by a fraction of a step.
-  [[nodiscard]] double scale_of_range(level_caps caps) const noexcept {
+  /// The smallest scale at which the first grid clips nothing, neither a fraction of a step.
+  [[nodiscard]] double scale_of_range() const noexcept {
     double scale = 0.0;
     for (std::size_t side = 0; side < 2; ++side) {
-      if (largest_[side] > 0.0 && cap_of(caps, side) > 0) {
-        scale = (std::max)(scale, largest_[side] / cap_of(caps, side));
+      const std::uint32_t cap = cap_of(candidates_.caps(candidates_.first), side);
+      if (cap > 0) {
+        scale = (std::max)(scale, largest_[side] / cap);
       }
     }
     return scale;
   }
-  /// The scale above which the largest value of a side needs no level beyond `cap`.
-  [[nodiscard]] double fitting_scale(std::size_t side, std::uint32_t cap) const noexcept {
-    return largest_[side] / (cap + 0.5);
+  /// The scale above which no value needs a level beyond those of a grid.
+  [[nodiscard]] double fitting_scale(std::int32_t negative) const noexcept {
+    const level_caps caps = candidates_.caps(negative);
+    return (std::max)(largest_[0] / (caps.negative + 0.5), largest_[1] / (caps.positive + 0.5));
   }
-  /// The scale above which the largest value of a side does not need level `cap`.
+  /// The scale above which a side has a level to spare.
   [[nodiscard]] double spare_scale(std::size_t side, std::uint32_t cap) const noexcept {
     return cap == 0 ? std::numeric_limits<double>::infinity() : largest_[side] / (cap - 0.5);
   }
 
-  /// The least error that values beyond the largest level have; it grows as the scale falls.
-  [[nodiscard]] double clipping_error(std::size_t side, std::uint32_t cap, double scale) const {
+  /// Adds the error of the values of a side beyond the largest level. Stops beyond `allowed`.
+  void add_clipping_error(std::size_t side, std::uint32_t cap, double scale, double allowed,
+                          double& sum) const noexcept {
     const double end = cap * scale;
-    double sum = 0.0;
-    for (std::size_t i = end_[side]; i-- > begin_[side] && elements_[i].magnitude > end;) {
+    for (std::size_t i = end_[side];
+         i-- > begin_[side] && elements_[i].magnitude > end && sum <= allowed;) {
       const double e = elements_[i].magnitude - end;
-      sum += e * e * weight_of(elements_[i].step);
+      sum += rounded_product(e * e, Steps::weight_of(elements_[i].change));
     }
-    return sum;
   }
-  [[nodiscard]] double clipping_error(level_caps caps, double scale) const {
-    return clipping_error(0, cap_of(caps, 0), scale) + clipping_error(1, cap_of(caps, 1), scale);
+  /// Whether values beyond the largest levels alone have more error than allowed; this stays so as
+  /// the scale falls.
+  [[nodiscard]] bool clips_too_much(level_caps caps, double scale, double allowed) const noexcept {
+    double sum = 0.0;
+    add_clipping_error(0, cap_of(caps, 0), scale, allowed, sum);
+    add_clipping_error(1, cap_of(caps, 1), scale, allowed, sum);
+    return sum > allowed;
   }
-  static double weight_of(const plain_steps::amount& /*a*/) noexcept { return 1.0; }
-  static double weight_of(const weighted_steps::amount& a) noexcept {
-    return static_cast<double>(a.weight);
-  }
-
-  /// A scale below which a candidate clips more than it may.
-  [[nodiscard]] double lowest_scale(level_caps caps, double scale, double allowed) const {
+  /// A scale below which a grid clips too much, not much too low.
+  [[nodiscard]] double lowest_scale(level_caps caps, double scale, double allowed) const noexcept {
+    constexpr double fall = 0.875;
     double low = scale;
-    while (low > last_step_ && clipping_error(caps, low) <= allowed) {
-      low *= 0.875;
+    while (low > last_step_ && !clips_too_much(caps, low, allowed)) {
+      low *= fall;
+    }
+    double high = (std::min)(scale, low / fall);
+    for (int halving = 0; halving < 4; ++halving) {
+      const double middle = 0.5 * (low + high);
+      (clips_too_much(caps, middle, allowed) ? low : high) = middle;
     }
     return low;
   }
 
-  void choose_tasks(double largest) {
-    // Steps are at the values divided by k - 1/2, none of them above twice the largest value.
-    const double top = 1.0 / std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
-    const double error = d_.square_sum() - rounded_product(best_.gain, d_.unit() * d_.unit());
-    const double allowed = error + d_.square_sum() * 1e-12;
-    const auto fits = [&](std::size_t i) {
-      return (std::max)(fitting_scale(0, cap_of(candidates_[i], 0)),
-                        fitting_scale(1, cap_of(candidates_[i], 1)));
-    };
-    widest_ = 0;
-    for (std::size_t i = 1; i < candidates_.size(); ++i) {
-      widest_ = fits(i) < fits(widest_) ? i : widest_;
+  /// The grid that clips nothing at the smallest scale.
+  [[nodiscard]] std::int32_t widest_grid() const noexcept {
+    const double share = largest_[0] / (largest_[0] + largest_[1]);
+    std::int32_t widest = std::clamp(static_cast<std::int32_t>(candidates_.steps * share),
+                                     candidates_.least, candidates_.most);
+    while (widest < candidates_.most && fitting_scale(widest + 1) < fitting_scale(widest)) {
+      ++widest;
     }
-    const double fitting = fits(widest_);
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      const level_caps caps = candidates_[i];
-      double high = fitting;
-      if (i != widest_) {
-        for (std::size_t side = 0; side < 2; ++side) {
-          high = (std::min)(high, spare_scale(side, cap_of(caps, side)));
-        }
-        high *= 1.0 + 1e-12;
-        if (clipping_error(caps, high) > allowed) {
-          continue;
-        }
-      }
-      tasks_.push_back(
-          {i, i == widest_ ? top : 1.0 / high, 1.0 / lowest_scale(caps, high, allowed)});
+    while (widest > candidates_.least && fitting_scale(widest - 1) < fitting_scale(widest)) {
+      --widest;
     }
-    std::sort(tasks_.begin(), tasks_.end(), [&](const task& a, const task& b) {
-      return candidates_[a.candidate].negative < candidates_[b.candidate].negative;
-    });
+    return widest;
   }
 
-  void set_interval(std::size_t parts) {
+  /// Finds the intervals of finenesses in which grids may be the best ones. Tasks are in the order
+  /// of grids.
+  void choose_tasks() {
+    const double largest = (std::max)(largest_[0], largest_[1]);
+    // Steps are at the values divided by k - 1/2, none of them above twice the largest value.
+    const double top = 1.0 / std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
+    const double error = d_.square_sum() - rounded_product(best_.gain, unit_ * unit_);
+    const double allowed = error + d_.square_sum() * 1e-12;
+    const std::int32_t widest = widest_grid();
+    const double fitting = fitting_scale(widest);
+    const auto add = [&](std::int32_t negative, double high) {
+      const level_caps caps = candidates_.caps(negative);
+      const double from = negative == widest ? top : 1.0 / high;
+      tasks_.push_back({caps, from, 1.0 / lowest_scale(caps, high, allowed)});
+    };
+    // Towards either side the scales fall at which a grid clips on both sides, and it clips more
+    // and more on the side that it has fewer levels on.
+    for (const std::int32_t direction : {-1, 1}) {
+      const std::size_t narrow = direction < 0 ? 0 : 1;
+      for (std::int32_t i = widest + direction; i >= candidates_.least && i <= candidates_.most;
+           i += direction) {
+        const level_caps caps = candidates_.caps(i);
+        const double high =
+            (std::min)({fitting, spare_scale(0, cap_of(caps, 0)), spare_scale(1, cap_of(caps, 1))}) *
+            (1.0 + 1e-12);
+        double clipped = 0.0;
+        add_clipping_error(narrow, cap_of(caps, narrow), high, allowed, clipped);
+        if (clipped > allowed) {
+          break;
+        }
+        if (!clips_too_much(caps, high, allowed)) {
+          add(i, high);
+        }
+      }
+      if (direction < 0) {
+        std::reverse(tasks_.begin(), tasks_.end());
+        add(widest, fitting);
+      }
+    }
+  }
+
+  /// Sets the interval to that of all tasks. It is divided into parts of about `steps_of_part`
+  /// steps.
+  void set_interval() {
     from_ = tasks_[0].from;
     to_ = tasks_[0].to;
     for (const task& t : tasks_) {
       from_ = (std::min)(from_, t.from);
       to_ = (std::max)(to_, t.to);
     }
-    parts_ = parts;
-    per_fineness_ = static_cast<double>(parts) / (to_ - from_);
-    half_scales_.resize(parts + 1);
-    const double length = (to_ - from_) / static_cast<double>(parts);
-    for (std::size_t i = 0; i <= parts; ++i) {
-      const double fineness =
-          i == parts ? to_ : from_ + rounded_product(length, static_cast<double>(i));
-      half_scales_[i] = 0.5 / (fineness * d_.unit());
+    const double steps = sum_ * (to_ - from_);
+    parts_ = static_cast<std::size_t>(std::clamp(steps / steps_of_part, fewest_parts, most_parts));
+    per_fineness_ = static_cast<double>(parts_) / (to_ - from_);
+    half_scales_.resize(parts_ + 1);
+    per_half_scale_.resize(parts_);
+    for (std::size_t i = 0; i <= parts_; ++i) {
+      half_scales_[i] = 0.5 / (end_of_part(i) * unit_);
     }
+    for (std::size_t i = 0; i < parts_; ++i) {
+      per_half_scale_[i] = 1.0 / (half_scales_[i] - half_scales_[i + 1]);
+    }
+  }
+  /// The fineness at which a part begins and the one before it ends.
+  [[nodiscard]] double end_of_part(std::size_t part) const noexcept {
+    return part == parts_ ? to_ : from_ + static_cast<double>(part) / per_fineness_;
   }
 
   /// The level of a value, at most `cap`.
-  static std::uint32_t level_at(double magnitude, double fineness, std::uint32_t cap) noexcept {
+  static std::uint32_t level_at(double magnitude, double fineness, double cap) noexcept {
     return static_cast<std::uint32_t>(
-        (std::min)(static_cast<double>(cap), rounded_product(magnitude, fineness) + 0.5));
+        (std::min)(cap, rounded_product(magnitude, fineness) + 0.5));
   }
-  void set_places(const element& e, element_steps& s) const noexcept {
+  /// Where the steps of an element to level `first` and beyond are.
+  [[nodiscard]] places places_of(const element& e, std::uint32_t first) const noexcept {
     constexpr double one = static_cast<double>(std::uint64_t{1} << fraction_bits);
-    const double distance = e.inverse * per_fineness_;
-    const double place =
-        rounded_product(e.inverse, s.first - 0.5) - from_;  // in finenesses, so without FMA
-    s.place = static_cast<std::uint64_t>((std::max)(0.0, place * per_fineness_) * one);
-    // A distance beyond the interval is that of a single step.
-    s.distance = static_cast<std::uint64_t>((std::min)(distance, 2.0 * parts_) * one);
+    const double place = (rounded_product(e.inverse, first - 0.5) - from_) * per_fineness_;
+    // A distance beyond the interval is behind a single step.
+    const double distance = (std::min)(e.inverse * per_fineness_, 2.0 * most_parts);
+    return {static_cast<std::uint64_t>((std::max)(0.0, place) * one),
+            static_cast<std::uint64_t>(distance * one)};
   }
 
-  /// Adds up the steps of all elements up to the levels that all tasks have.
-  void sum_up_common_steps() {
-    sums_.assign(parts_ + 2, {});
-    before_ = {};
+  /// Calls visit(element, side, level_before, last_level) for all elements that have steps before
+  /// the end `to` of the interval, up to the given levels.
+  template <class Visit>
+  void for_each_element(level_caps caps, double to, const Visit& visit) const {
     for (std::size_t side = 0; side < 2; ++side) {
-      std::uint32_t cap = std::numeric_limits<std::uint32_t>::max();
-      for (const task& t : tasks_) {
-        cap = (std::min)(cap, cap_of(candidates_[t.candidate], side));
-      }
-      common_[side] = cap;
+      const double cap = cap_of(caps, side);
       for (std::size_t i = end_[side]; i-- > begin_[side];) {
-        const element& e = elements_[i];
-        const std::uint32_t last = level_at(e.magnitude, to_, cap);
+        const std::uint32_t last = level_at(elements_[i].magnitude, to, cap);
         if (last == 0) {
-          break;
+          break;  // nor have smaller ones
         }
-        const std::uint32_t level = level_at(e.magnitude, from_, cap);
-        before_.add_levels(e.step, level);
-        if (level >= last) {
-          continue;
-        }
-        element_steps s{level + 1, last, 0, 0};
-        set_places(e, s);
-        std::uint64_t odd = 2 * s.first - 1;
-        const std::uint64_t end = 2 * s.last - 1;
-        for (std::uint64_t place = s.place; odd <= end; odd += 2, place += s.distance) {
-          sums_[place >> fraction_bits].add(e.step, odd);
-        }
+        visit(elements_[i], side, level_at(elements_[i].magnitude, from_, cap), last);
       }
     }
+  }
+
+  /// Adds up the steps to levels that all tasks have.
+  void add_common_steps(level_caps common) {
+    sums_.assign(parts_ + 2, {});
+    before_ = {};
+    Steps* const sums = sums_.data();
+    for_each_element(common, to_,
+                     [&](const element& e, std::size_t, std::uint32_t level, std::uint32_t last) {
+                       const amount change = e.change;
+                       if (level > 0) {
+                         before_.add_levels(change, level);
+                       }
+                       if (level >= last) {
+                         return;
+                       }
+                       const places p = places_of(e, level + 1);
+                       to_level next(level + 1);
+                       std::uint64_t place = p.first;
+                       for (std::uint32_t k = level; k < last; ++k) {
+                         sums[place >> fraction_bits].add(change, next);
+                         next.advance();
+                         place += p.distance;
+                       }
+                     });
   }
 
   /// Adds or removes the steps to one level of one side.
   template <bool Adding>
   void change_level(std::size_t side, std::uint32_t level) {
+    const to_level next(level);
     for (std::size_t i = end_[side]; i-- > begin_[side];) {
       const element& e = elements_[i];
       if (level_at(e.magnitude, to_, level) < level) {
@@ -399,33 +497,35 @@ class assignment_search {
       }
       Steps* sums = &before_;
       if (level_at(e.magnitude, from_, level) < level) {
-        element_steps s{level, level, 0, 0};
-        set_places(e, s);
-        sums = &sums_[s.place >> fraction_bits];
+        sums = &sums_[places_of(e, level).first >> fraction_bits];
       }
       if constexpr (Adding) {
-        sums->add(e.step, 2 * level - 1);
+        sums->add(e.change, next);
       } else {
-        sums->remove(e.step, 2 * level - 1);
+        sums->remove(e.change, next);
       }
     }
   }
 
   /// Divides the interval of all tasks into parts, and finds those that may hold a better scale.
-  void divide(std::size_t parts) {
-    set_interval(parts);
-    sum_up_common_steps();
+  void divide() {
+    set_interval();
+    level_caps caps = tasks_[0].caps;
+    for (const task& t : tasks_) {
+      caps = {(std::min)(caps.negative, t.caps.negative), (std::min)(caps.positive, t.caps.positive)};
+    }
+    add_common_steps(caps);
     live_.clear();
-    std::uint32_t caps[2] = {common_[0], common_[1]};
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
-      for (std::size_t side = 0; side < 2; ++side) {
-        const std::uint32_t cap = cap_of(candidates_[tasks_[t].candidate], side);
-        for (; caps[side] < cap; ++caps[side]) {
-          change_level<true>(side, caps[side] + 1);
-        }
-        for (; caps[side] > cap; --caps[side]) {
-          change_level<false>(side, caps[side]);
-        }
+      const level_caps wanted = tasks_[t].caps;
+      while (caps.negative < wanted.negative) {
+        change_level<true>(0, static_cast<std::uint32_t>(++caps.negative));
+      }
+      while (caps.positive < wanted.positive) {
+        change_level<true>(1, static_cast<std::uint32_t>(++caps.positive));
+      }
+      while (caps.positive > wanted.positive) {
+        change_level<false>(1, static_cast<std::uint32_t>(caps.positive--));
       }
       look_at_parts(t);
     }
@@ -438,61 +538,68 @@ class assignment_search {
       const double at = (fineness - from_) * per_fineness_;
       return at > 0.0 ? (std::min)(parts_ - 1, static_cast<std::size_t>(at)) : 0;
     };
-    std::size_t first = part_of(t.from);
-    first -= first > 0 ? 1 : 0;
+    // One part more at either end makes up for rounding.
+    const std::size_t first = (std::max)(part_of(t.from), std::size_t{1}) - 1;
     const std::size_t last = (std::min)(parts_ - 1, part_of(t.to) + 1);
     Steps now = before_;
     for (std::size_t i = 0; i < first; ++i) {
       now += sums_[i];
     }
+    sums_before_.resize(parts_ + 1);
     b_.resize(parts_ + 1);
     c_.resize(parts_ + 1);
-    running_.resize(parts_ + 1);
-    running_[first] = now;
-    for (std::size_t i = first; i <= last; ++i) {
-      b_[i] = now.b().to_double();
-      c_[i] = now.c().to_double();
-      now += sums_[i];
-      if (i + 1 == parts_) {
-        now += sums_[parts_];
+    for (std::size_t i = first;; ++i) {
+      sums_before_[i] = now;
+      b_[i] = now.near_b();
+      c_[i] = now.near_c();
+      if (b_[i] * b_[i] > least_gain() * c_[i]) {
+        consider(now, t, 2.0 * half_scales_[i] * unit_);
       }
-      running_[i + 1] = now;
+      if (i > last) {
+        break;
+      }
+      now += inside(i);
     }
-    b_[last + 1] = now.b().to_double();
-    c_[last + 1] = now.c().to_double();
-    for (std::size_t i = first; i <= last + 1; ++i) {
-      if (b_[i] * b_[i] > best_.gain * c_[i]) {
-        consider(running_[i], t.candidate, 2.0 * half_scales_[i] * d_.unit());
-      }
-    }
-    const double least = threshold() * (1.0 - 1e-12);
     for (std::size_t i = first; i <= last; ++i) {
-      const double more_b = b_[i + 1] - b_[i];
-      const double more_c = c_[i + 1] - c_[i];
-      if (more_c == 0.0) {
-        continue;
-      }
-      const double bound = bound_of(b_[i], c_[i], more_b, more_c, half_scales_[i],
-                                    half_scales_[i + 1]);
-      if (bound > least) {
-        Steps inside = sums_[i];
-        if (i + 1 == parts_) {
-          inside += sums_[parts_];
-        }
-        live_.push_back({number, i, bound, running_[i], inside});
+      if (c_[i + 1] != c_[i] && may_exceed_best(i)) {
+        live_.push_back({number, i, bound_of(i), sums_before_[i], inside(i)});
       }
     }
   }
+  /// The steps in a part. Rounding may have put some just behind the last one.
+  [[nodiscard]] Steps inside(std::size_t part) const noexcept {
+    Steps s = sums_[part];
+    if (part + 1 == parts_) {
+      s += sums_[parts_];
+    }
+    return s;
+  }
 
-  /// An upper bound of b^2 / c between two scales, up to rounding.
-  static double bound_of(double b, double c, double more_b, double more_c, double upper,
-                         double lower) noexcept {
-    // Where the two lines cross, in [0, more_c]; clamped, since rounding must not take it beyond.
-    const double over = more_b - rounded_product(lower, more_c);
-    const double crossing = std::clamp(over / (upper - lower), 0.0, more_c);
-    const double ends = (std::max)(gain_of(b, c), gain_of(b + more_b, c + more_c));
-    const double between = gain_of(b + rounded_product(upper, crossing), c + crossing);
-    return (std::max)(ends, between) * (1.0 + 1e-12);
+  struct sums {
+    double b;
+    double c;
+  };
+  /// Where the two lines that bound the sums in a part cross.
+  [[nodiscard]] sums crossing(std::size_t part) const noexcept {
+    const double more_c = c_[part + 1] - c_[part];
+    const double over =
+        b_[part + 1] - b_[part] - rounded_product(half_scales_[part + 1], more_c);
+    // Clamped, since rounding must not take it beyond the ends.
+    const double at = std::clamp(over * per_half_scale_[part], 0.0, more_c);
+    return {b_[part] + rounded_product(half_scales_[part], at), c_[part] + at};
+  }
+  /// An upper bound of b^2 / c in a part.
+  [[nodiscard]] double bound_of(std::size_t part) const noexcept {
+    const sums between = crossing(part);
+    const double ends = (std::max)(gain_of(b_[part], c_[part]), gain_of(b_[part + 1], c_[part + 1]));
+    return (std::max)(ends, gain_of(between.b, between.c)) * (1.0 + 1e-12);
+  }
+  /// Whether bound_of() exceeds the best gain, without its divisions.
+  [[nodiscard]] bool may_exceed_best(std::size_t part) const noexcept {
+    const double least = best_.gain * (1.0 - 1e-12);
+    const sums between = crossing(part);
+    return between.b * between.b > least * between.c || b_[part] * b_[part] > least * c_[part] ||
+           b_[part + 1] * b_[part + 1] > least * c_[part + 1];
   }
 
   void drop_dead_parts() {
@@ -506,47 +613,36 @@ class assignment_search {
   }
 
   void divide_until_few() {
-    divide(first_parts);
+    const std::uint64_t few = few_steps + elements_.size() / few_share;
+    divide();
     std::uint64_t steps_before = std::numeric_limits<std::uint64_t>::max();
     while (!live_.empty()) {
       std::uint64_t steps = 0;
       for (const live_part& p : live_) {
-        steps += p.inside.count;
+        steps += p.inside.count();
       }
-      if (steps <= few_steps || steps > steps_before / 2 + steps_before / 4 ||
-          !((to_ - from_) * 1e9 > to_)) {
+      // Where dividing does not help, many steps are at one scale.
+      if (steps <= few || steps > steps_before / 4 * 3 || !((to_ - from_) * 1e9 > to_)) {
         return;
       }
       steps_before = steps;
       narrow_tasks();
-      divide(more_parts);
+      divide();
     }
   }
 
   /// Leaves the tasks that have parts, each with the interval of these.
   void narrow_tasks() {
-    const double length = (to_ - from_) / static_cast<double>(parts_);
-    std::vector<task> narrow;
+    std::size_t count = 0;
     std::size_t previous = tasks_.size();
     for (const live_part& p : live_) {
-      const double from = from_ + rounded_product(length, static_cast<double>(p.part));
-      const double to = p.part + 1 == parts_
-                            ? to_
-                            : from_ + rounded_product(length, static_cast<double>(p.part + 1));
       if (p.task != previous) {
-        narrow.push_back({tasks_[p.task].candidate, from, to});
         previous = p.task;
+        tasks_[count++] = {tasks_[p.task].caps, end_of_part(p.part), 0.0};
       }
-      narrow.back().to = to;
+      tasks_[count - 1].to = end_of_part(p.part + 1);
     }
-    tasks_ = std::move(narrow);
-  }
-
-  /// The order in which steps are taken as the scale falls.
-  static bool comes_first(const step& a, const step& b) noexcept {
-    return a.scale != b.scale   ? a.scale > b.scale
-           : a.level != b.level ? a.level < b.level
-                                : a.side < b.side;
+    tasks_.resize(count);
   }
 
   void take_one_by_one() {
@@ -557,47 +653,48 @@ class assignment_search {
     std::stable_sort(live_.begin(), live_.end(),
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
     for (const live_part& p : live_) {
-      if (p.bound > threshold()) {
-        take(p);
+      if (!(p.bound > threshold())) {
+        break;
       }
+      take(p);
     }
   }
 
-  /// Lists the steps of all parts that are left.
+  /// Lists the steps of all parts that are left, part by part.
   void collect() {
+    std::size_t first = parts_;
+    std::size_t last = 0;
+    level_caps caps{0, 0};
     first_of_part_.assign(parts_ + 1, 0);
-    std::uint32_t caps[2] = {0, 0};
     for (const live_part& p : live_) {
+      const level_caps own = tasks_[p.task].caps;
+      caps = {(std::max)(caps.negative, own.negative), (std::max)(caps.positive, own.positive)};
+      first = (std::min)(first, p.part);
+      last = (std::max)(last, p.part);
       first_of_part_[p.part + 1] = 1;
-      for (std::size_t side = 0; side < 2; ++side) {
-        caps[side] =
-            (std::max)(caps[side], cap_of(candidates_[tasks_[p.task].candidate], side));
-      }
     }
+    // From a little before the first part to a little behind the last one.
+    const double from = (std::max)(from_, end_of_part(first) - 0.01 / per_fineness_);
+    const double to = (std::min)(to_, end_of_part(last + 1) + 0.01 / per_fineness_);
     std::vector<step> steps;
-    for (std::size_t side = 0; side < 2; ++side) {
-      for (std::size_t i = end_[side]; i-- > begin_[side];) {
-        const element& e = elements_[i];
-        const std::uint32_t last = level_at(e.magnitude, to_, caps[side]);
-        if (last == 0) {
-          break;
-        }
-        const std::uint32_t level = level_at(e.magnitude, from_, caps[side]);
-        if (level >= last) {
-          continue;
-        }
-        element_steps s{level + 1, last, 0, 0};
-        set_places(e, s);
-        for (std::uint32_t k = s.first; k <= s.last; ++k, s.place += s.distance) {
-          const std::size_t part =
-              (std::min)(parts_ - 1, static_cast<std::size_t>(s.place >> fraction_bits));
-          if (first_of_part_[part + 1] != 0) {
-            steps.push_back({e.magnitude / (k - 0.5), k, static_cast<std::uint32_t>(side), part,
-                             e.step});
+    for_each_element(
+        caps, to, [&](const element& e, std::size_t side, std::uint32_t level, std::uint32_t end) {
+          const std::uint32_t skipped =
+              (std::max)(level, level_at(e.magnitude, from, cap_of(caps, side)));
+          if (skipped >= end) {
+            return;
           }
-        }
-      }
-    }
+          const places p = places_of(e, level + 1);
+          std::uint64_t place = p.first + (skipped - level) * p.distance;
+          for (std::uint32_t k = skipped + 1; k <= end; ++k, place += p.distance) {
+            const std::size_t part =
+                (std::min)(parts_ - 1, static_cast<std::size_t>(place >> fraction_bits));
+            if (first_of_part_[part + 1] != 0) {
+              steps.push_back(
+                  {e.magnitude / (k - 0.5), k, static_cast<std::uint32_t>(side), part, e.change});
+            }
+          }
+        });
     std::fill(first_of_part_.begin(), first_of_part_.end(), 0);
     for (const step& s : steps) {
       ++first_of_part_[s.part + 1];
@@ -605,38 +702,47 @@ class assignment_search {
     for (std::size_t i = 0; i < parts_; ++i) {
       first_of_part_[i + 1] += first_of_part_[i];
     }
-    steps_.resize(steps.size());
     std::vector<std::size_t> next = first_of_part_;
+    steps_.resize(steps.size());
     for (const step& s : steps) {
       steps_[next[s.part]++] = s;
     }
   }
 
+  /// The order in which steps are taken as the scale falls.
+  static bool comes_first(const step& a, const step& b) noexcept {
+    return a.scale != b.scale   ? a.scale > b.scale
+           : a.level != b.level ? a.level < b.level
+                                : a.side < b.side;
+  }
+
   /// Takes the steps of one part one by one.
   void take(const live_part& p) {
-    const level_caps caps = candidates_[tasks_[p.task].candidate];
+    const task& t = tasks_[p.task];
     sorted_.clear();
     for (std::size_t i = first_of_part_[p.part]; i < first_of_part_[p.part + 1]; ++i) {
-      if (steps_[i].level <= cap_of(caps, steps_[i].side)) {
+      if (steps_[i].level <= cap_of(t.caps, steps_[i].side)) {
         sorted_.push_back(steps_[i]);
       }
     }
     std::sort(sorted_.begin(), sorted_.end(), comes_first);
     Steps now = p.before;
     for (const step& s : sorted_) {
-      now.add(s.change, 2 * s.level - 1);
-      const double b = now.b().to_double();
-      if (b * b > best_.gain * now.c().to_double()) {
-        consider(now, tasks_[p.task].candidate, s.scale);
+      now.add(s.change, to_level(s.level));
+      const double b = now.near_b();
+      if (b * b > least_gain() * now.near_c()) {
+        consider(now, t, s.scale);
       }
     }
   }
 
-  /// Other candidates have the best assignment, too, if they have all of its levels.
+  /// Other grids have the best assignment, too, if they have all of its levels. The first grid
+  /// wins, then the one with the fewest levels below its zero point.
   void choose_first_of_equals() {
-    std::uint32_t needed[2];
+    const level_caps caps = candidates_.caps(best_.negative);
+    std::int32_t needed[2];
     for (std::size_t side = 0; side < 2; ++side) {
-      const std::uint32_t cap = cap_of(candidates_[best_.candidate], side);
+      const std::uint32_t cap = cap_of(caps, side);
       std::uint32_t level = level_at(largest_[side], 1.0 / reached_at_, cap);
       while (level > 0 && largest_[side] / (level - 0.5) < reached_at_) {
         --level;
@@ -644,49 +750,53 @@ class assignment_search {
       while (level < cap && largest_[side] / (level + 0.5) >= reached_at_) {
         ++level;
       }
-      needed[side] = level;
+      needed[side] = static_cast<std::int32_t>(level);
     }
-    for (std::size_t i = 0; i < best_.candidate; ++i) {
-      if (cap_of(candidates_[i], 0) >= needed[0] && cap_of(candidates_[i], 1) >= needed[1]) {
-        best_.candidate = i;
-      }
-    }
+    const bool first_has_them = candidates_.first >= needed[0] &&
+                                candidates_.steps - candidates_.first >= needed[1];
+    best_.negative = first_has_them ? candidates_.first
+                                    : (std::max)(candidates_.least, needed[0]);
   }
 
  public:
-  static inline std::size_t first_parts = 256;
-  static inline std::size_t more_parts = 512;
-  static inline std::uint64_t few_steps = 1000;
+  static inline double steps_of_part = 8.0;
+  static inline double fewest_parts = 16.0;
+  static inline double most_parts = 512.0;
+  static inline std::size_t few_steps = 64;
+  static inline std::size_t few_share = 4;
 
  private:
   const distribution& d_;
-  const std::vector<level_caps>& candidates_;
+  grid_candidates candidates_;
+  double unit_;
+  double most_ = 0.0;  // a gain that leaves next to no error
   best_assignment best_;
-  double first_gain_ = 0.0;
-  double reached_at_ = 0.0;  // the scale of the best assignment's last step
-  std::size_t widest_ = 0;   // the candidate that clips nothing at the smallest scale
-  std::vector<element> elements_;
+  double chosen_gain_ = 0.0;   // of best_.scale; best_.gain, up to rounding
+  double least_better_ = 0.0;  // what a gain must exceed to replace that of the first scale
+  double reached_at_ = 0.0;    // the scale of the best assignment's last step
+  std::vector<element> elements_;  // in ascending order: of the negative side, then the positive
   std::size_t begin_[2] = {0, 0};
   std::size_t end_[2] = {0, 0};
   double largest_[2] = {0.0, 0.0};
+  double sum_ = 0.0;                                             // of magnitudes
   double last_step_ = std::numeric_limits<double>::infinity();  // no steps are at smaller scales
-  double most_ = 0.0;  // a gain that leaves next to no error
   std::vector<task> tasks_;
+  // The interval of finenesses that is divided.
   double from_ = 0.0;
   double to_ = 0.0;
-  double per_fineness_ = 0.0;
   std::size_t parts_ = 0;
-  std::uint32_t common_[2] = {0, 0};
-  std::vector<double> half_scales_;  // at the ends of parts, in units
-  std::vector<Steps> sums_;
+  double per_fineness_ = 0.0;        // parts
+  std::vector<double> half_scales_;     // at the ends of parts, in units
+  std::vector<double> per_half_scale_;  // 1 / the difference of those at the ends of a part
   Steps before_;
-  std::vector<double> b_;
+  std::vector<Steps> sums_;         // of the steps in each part
+  std::vector<Steps> sums_before_;  // of all steps before it
+  std::vector<double> b_;           // the same as doubles
   std::vector<double> c_;
-  std::vector<Steps> running_;
   std::vector<live_part> live_;
-  std::vector<step> steps_;
+  std::vector<step> steps_;  // those of the parts that are left
   std::vector<std::size_t> first_of_part_;
-  std::vector<step> sorted_;
+  std::vector<step> sorted_;  // those of one part, in the order in which they are taken
 };
 
 }  // namespace detail

@@ -47,24 +47,32 @@ struct exact_scale {
   std::int32_t zero_point = 0;
 };
 
-/// The zero points that may be the best: the middle of the grid for symmetric schemes; else all of
-/// the grid, or only one end of it if all values have one sign.
+/// The grids that may be the best: the one of symmetric schemes; else those of all zero points, or
+/// only of one end of them if all values have one sign. The zero point of the range comes first.
+[[nodiscard]] inline grid_candidates possible_grids(const distribution& d, quant_scheme scheme) {
+  const grid levels = scheme.levels;
+  const std::int32_t steps = levels.qmax - levels.qmin;
+  const std::int32_t first =
+      reference::params_from_range(d.range(), scheme).zero_point - levels.qmin;
+  if (scheme.symmetric || !(d.magnitude() > 0.0)) {
+    return {steps, first, first, first};
+  }
+  if (d.negative().size() == 0 || d.positive().size() == 0) {
+    // Levels on a side without values are of no use.
+    const std::int32_t negative = d.negative().size() == 0 ? 0 : steps;
+    return {steps, negative, negative, negative};
+  }
+  return {steps, 0, steps, first};
+}
+
+/// The zero points of possible_grids(), the first one first.
 [[nodiscard]] inline std::vector<std::int32_t> possible_zero_points(const distribution& d,
                                                                     quant_scheme scheme) {
-  const grid levels = scheme.levels;
-  // The zero point of the range comes first: it wins where several are equally good.
-  std::vector<std::int32_t> zero_points{reference::params_from_range(d.range(), scheme).zero_point};
-  if (!scheme.symmetric && d.magnitude() > 0.0) {
-    const bool no_negative = d.negative().size() == 0;
-    if (no_negative || d.positive().size() == 0) {
-      // Levels on a side without values are of no use.
-      zero_points = {no_negative ? levels.qmin : levels.qmax};
-    } else {
-      for (std::int32_t z = levels.qmin; z <= levels.qmax; ++z) {
-        if (z != zero_points[0]) {
-          zero_points.push_back(z);
-        }
-      }
+  const grid_candidates candidates = possible_grids(d, scheme);
+  std::vector<std::int32_t> zero_points{scheme.levels.qmin + candidates.first};
+  for (std::int32_t i = candidates.least; i <= candidates.most; ++i) {
+    if (i != candidates.first) {
+      zero_points.push_back(scheme.levels.qmin + i);
     }
   }
   return zero_points;
@@ -89,12 +97,11 @@ struct exact_scale {
 
 /// The best scale and, for asymmetric schemes, the best zero point.
 [[nodiscard]] inline exact_scale best_scale(const distribution& d, quant_scheme scheme) {
-  const std::vector<std::int32_t> zero_points = possible_zero_points(d, scheme);
-  const std::vector<level_caps> caps = caps_of(scheme.levels, zero_points);
+  const grid_candidates candidates = possible_grids(d, scheme);
   const best_assignment best = has_unit_weights(d)
-                                   ? assignment_search<plain_steps>(d, caps).run()
-                                   : assignment_search<weighted_steps>(d, caps).run();
-  return {best, zero_points[best.candidate]};
+                                   ? assignment_search<plain_steps>(d, candidates).run()
+                                   : assignment_search<weighted_steps>(d, candidates).run();
+  return {best, scheme.levels.qmin + best.negative};
 }
 
 inline void require_searchable_grid(quant_scheme scheme, const char* where) {

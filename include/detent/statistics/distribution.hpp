@@ -79,6 +79,19 @@ struct distribution_side {
         std::lower_bound(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), bound) -
         values.begin());
   }
+  /// The same, faster if few values are between that and `bound`.
+  [[nodiscard]] std::size_t below_next(double bound, std::size_t first) const noexcept {
+    std::size_t last = first;
+    for (std::size_t step = 1; last < size() && values[last] < bound; step += step) {
+      first = last + 1;
+      last += step;
+    }
+    const auto at = [this](std::size_t i) {
+      return values.begin() + static_cast<std::ptrdiff_t>(i);
+    };
+    return static_cast<std::size_t>(
+        std::lower_bound(at(first), at((std::min)(last, size())), bound) - values.begin());
+  }
 };
 
 }  // namespace detail
@@ -359,16 +372,44 @@ struct assignment {
   std::uint64_t levels = 0;  // sum of |k_i| without weights
 };
 
+/// Adds the values of a side one by one, which is faster if there are fewer than levels.
+inline void assign_values(const distribution_side& side, double scale, std::int32_t cap,
+                          assignment& a) noexcept {
+  const double per_scale = 1.0 / scale;
+  for (std::size_t i = side.size(); i-- > 0;) {
+    const double x = side.values[i];
+    auto k = static_cast<std::int32_t>((std::min)(static_cast<double>(cap), x * per_scale + 0.5));
+    // What rounding may have changed.
+    while (k > 0 && x < (k - 0.5) * scale) {
+      --k;
+    }
+    while (k < cap && !(x < (k + 0.5) * scale)) {
+      ++k;
+    }
+    if (k == 0) {
+      break;
+    }
+    const auto level = static_cast<std::uint64_t>(k);
+    a.b += multiply(side.sum_above[i] - side.sum_above[i + 1], level);
+    a.c += multiply(side.weight_above[i] - side.weight_above[i + 1], level * level);
+    a.levels += level;
+  }
+}
+
 inline void assign(const distribution_side& side, double scale, std::int32_t cap,
                    assignment& a) noexcept {
+  if (side.size() < static_cast<std::size_t>(cap) && scale > 0.0) {
+    assign_values(side, scale, cap, a);
+    return;
+  }
   std::size_t first = 0;
   for (std::int32_t k = 1; k <= cap; ++k) {
-    first = side.below((k - 0.5) * scale, first);
+    first = side.below_next((k - 0.5) * scale, first);
     if (first == side.size()) {
       break;
     }
     a.b += side.sum_above[first];
-    a.c += multiply(side.weight_above[first], static_cast<std::uint64_t>(2 * k - 1));
+    a.c += multiply_by_small(side.weight_above[first], static_cast<std::uint64_t>(2 * k - 1));
     a.levels += side.size() - first;
   }
 }
