@@ -5,20 +5,11 @@
 // For fixed levels k_i the best scale is b / c and its error square_sum - b^2 / c (see
 // detail::assignment), whichever levels those are. The least error of all is therefore square_sum
 // less the largest b^2 / c of the levels met as the scale falls from beyond the largest value to 0.
-// At the scale |x_i| / (k - 1/2) element i steps from level k - 1 to k; that adds |x_i| to b and 2k
-// - 1 to c.
-//
-// Between two scales upper > lower with known b and c, a step at scale t adds t / 2 to b for each 1
-// that it adds to c, so that along the way
-//
-//     b <= b(upper) + upper / 2 * (c - c(upper))       b <= b(lower) - lower / 2 * (c(lower) - c)
-//
-// and b^2 / c, which is convex in c along either line, is bounded by its values at the ends of the
-// lines and where they cross. Intervals are halved, the most promising first, until they hold few
-// steps, which are then taken one by one, or until no bound exceeds the best value found.
+// detail::assignment_search finds it.
 //
 // Sources: the sweep over breakpoints is that of Idelbayev, Molchanov, Shen, Yin, Carreira-Perpinan
-// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds are our own.
+// and Alvarez, "Optimal quantization using scaled codebook", CVPR 2021; the bounds that leave out
+// most of them are our own.
 #ifndef DETENT_SOLVERS_EXACT_MSE_HPP
 #define DETENT_SOLVERS_EXACT_MSE_HPP
 
@@ -140,8 +131,11 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
 ///     objective    the error of the parameters returned
 ///     lower_bound  no real scale has a smaller error, up to 1e-13 of the mean square of the values
 ///
-/// Sums are integers, so that the result depends neither on the order of the values nor on the CPU.
-/// Time grows with the sort of the values and with about 2 to 30 steps for each of them.
+/// Of scales whose errors differ by less than 1e-14 of the mean square, the smallest one that clips
+/// nothing counts, then the largest one; of zero points that are equally good, that of the range,
+/// then the smallest. Sums are integers, so that the result depends neither on the order of the
+/// values nor on the CPU. Time grows with the number of values and with that of the levels which
+/// they have at the best scale.
 /// Thread-safe; uses no threads itself. Throws unsupported for grids of more than 256 levels,
 /// invalid_argument where params_from_range() does.
 [[nodiscard]] inline scale_solution exact_mse(const distribution& d, quant_scheme scheme) {
