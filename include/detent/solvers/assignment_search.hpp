@@ -583,12 +583,12 @@ class assignment_search {
     return s;
   }
 
-  struct sums {
+  struct line_point {
     double b;
     double c;
   };
   /// Where the two lines that bound the sums in a part cross.
-  [[nodiscard]] sums crossing(std::size_t part) const noexcept {
+  [[nodiscard]] line_point crossing(std::size_t part) const noexcept {
     const double more_c = c_[part + 1] - c_[part];
     const double over = b_[part + 1] - b_[part] - rounded_product(half_scales_[part + 1], more_c);
     // Clamped, since rounding must not take it beyond the ends.
@@ -597,7 +597,7 @@ class assignment_search {
   }
   /// An upper bound of b^2 / c in a part.
   [[nodiscard]] double bound_of(std::size_t part) const noexcept {
-    const sums between = crossing(part);
+    const line_point between = crossing(part);
     const double ends =
         (std::max)(gain_of(b_[part], c_[part]), gain_of(b_[part + 1], c_[part + 1]));
     return (std::max)(ends, gain_of(between.b, between.c)) * (1.0 + 1e-12);
@@ -605,7 +605,7 @@ class assignment_search {
   /// Whether bound_of() exceeds the best gain, without its divisions.
   [[nodiscard]] bool may_exceed_best(std::size_t part) const noexcept {
     const double least = best_.gain * (1.0 - 1e-12);
-    const sums between = crossing(part);
+    const line_point between = crossing(part);
     return between.b * between.b > least * between.c || b_[part] * b_[part] > least * c_[part] ||
            b_[part + 1] * b_[part + 1] > least * c_[part + 1];
   }
