@@ -37,11 +37,17 @@ struct uint128 {
 
 /// The exact product a * b.
 [[nodiscard]] constexpr uint128 multiply(std::uint64_t a, std::uint64_t b) noexcept {
+#if defined(__SIZEOF_INT128__)
+  __extension__ using wide = unsigned __int128;
+  const wide product = static_cast<wide>(a) * b;
+  return {static_cast<std::uint64_t>(product >> 64), static_cast<std::uint64_t>(product)};
+#else
   constexpr std::uint64_t half = 0xFFFFFFFFU;
   const std::uint64_t low = (a & half) * (b & half);
   const std::uint64_t middle = (a >> 32) * (b & half) + (low >> 32);
   const std::uint64_t other = (a & half) * (b >> 32) + (middle & half);
   return {(a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32), (other << 32) | (low & half)};
+#endif
 }
 
 /// The exact product a * b, for a `b` below 2^10; a branch that is taken nearly always saves three

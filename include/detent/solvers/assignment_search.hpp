@@ -59,6 +59,7 @@ struct best_assignment {
 /// carries for up to 2^31 steps.
 class plain_steps {
  public:
+  static constexpr bool merges_equals = false;
   using amount = uint64_pair;  // the low and the high half of the magnitude
   /// What a step adds to c and to the count: 2k - 1 and 1.
   class to_level {
@@ -74,7 +75,8 @@ class plain_steps {
   static amount amount_of(const uint128& sum, std::uint64_t /*weight*/) noexcept {
     return {sum.low & 0xFFFFFFFFU, sum.low >> 32};
   }
-  static double weight_of(const amount& /*a*/) noexcept { return 1.0; }
+  static uint128 sum_in(const amount& a) noexcept { return {0, a.second() << 32 | a.first()}; }
+  static std::uint64_t weight_in(const amount& /*a*/) noexcept { return 1; }
 
   void add(const amount& a, const to_level& level) noexcept {
     b_ += a;
@@ -116,6 +118,7 @@ class plain_steps {
 /// What steps of values with any weights add to b and c.
 class weighted_steps {
  public:
+  static constexpr bool merges_equals = true;  // the ends of neighbouring bins
   struct amount {
     uint128 sum;
     std::uint64_t weight;
@@ -133,7 +136,8 @@ class weighted_steps {
   static amount amount_of(const uint128& sum, std::uint64_t weight) noexcept {
     return {sum, weight};
   }
-  static double weight_of(const amount& a) noexcept { return static_cast<double>(a.weight); }
+  static const uint128& sum_in(const amount& a) noexcept { return a.sum; }
+  static std::uint64_t weight_in(const amount& a) noexcept { return a.weight; }
 
   void add(const amount& a, const to_level& level) noexcept {
     b_ += a.sum;
@@ -168,6 +172,13 @@ class weighted_steps {
   std::uint64_t count_ = 0;
 };
 
+/// A grid, and the finenesses between which it may be the best one.
+struct grid_interval {
+  level_caps caps;
+  double from;
+  double to;
+};
+
 /// Searches the largest b^2 / c over all scales and several grids.
 template <class Steps>
 class assignment_search {
@@ -177,6 +188,7 @@ class assignment_search {
     elements_.reserve(d.negative().size() + d.positive().size());
     add_elements(d.negative(), 0);
     add_elements(d.positive(), 1);
+    largest_magnitude_ = (std::max)(largest_[0], largest_[1]);
   }
 
   best_assignment run() {
@@ -193,8 +205,11 @@ class assignment_search {
       return best_;
     }
     choose_tasks();
-    divide_until_few();
-    take_one_by_one();
+    narrow_by_groups();
+    if (!tasks_.empty()) {
+      divide_until_few();
+      take_one_by_one();
+    }
     choose_first_of_equals();
     best_.gain = chosen_gain_;
     return best_;
@@ -203,17 +218,12 @@ class assignment_search {
  private:
   using amount = typename Steps::amount;
   using to_level = typename Steps::to_level;
+  using task = grid_interval;
 
   struct element {
     double magnitude;
     double inverse;
     amount change;  // by one step
-  };
-  /// A grid, and the finenesses between which it may be the best one.
-  struct task {
-    level_caps caps;
-    double from;
-    double to;
   };
   /// A part of the interval, for one task.
   struct live_part {
@@ -245,12 +255,62 @@ class assignment_search {
   static constexpr int fraction_bits = 40;
   static constexpr double most_levels = 0x1p18;
 
+  template <class Other>
+  friend class assignment_search;
+
+  /// The search for groups of elements, see narrow_by_groups().
+  template <class Other>
+  assignment_search(const assignment_search<Other>& all, double width)
+      : d_(all.d_),
+        candidates_(all.candidates_),
+        unit_(all.unit_),
+        most_(std::numeric_limits<double>::infinity()),
+        tasks_(all.tasks_) {
+    for (std::size_t side = 0; side < 2; ++side) {
+      begin_[side] = elements_.size();
+      for (std::size_t i = all.begin_[side]; i < all.end_[side];) {
+        i = add_group(all, side, i, width);
+      }
+      end_[side] = elements_.size();
+    }
+  }
+
+  /// Adds the elements from `first` on that begin in one interval of the given width as one with
+  /// their mean. Returns the first of the others.
+  template <class Other>
+  std::size_t add_group(const assignment_search<Other>& all, std::size_t side, std::size_t first,
+                        double width) {
+    const double low = all.elements_[first].magnitude;
+    const double end = (std::floor(low / width) + 1.0) * width;
+    uint128 sum;
+    std::uint64_t weight = 0;
+    std::size_t i = first;
+    for (; i < all.end_[side] && (i == first || all.elements_[i].magnitude < end); ++i) {
+      sum += Other::sum_in(all.elements_[i].change);
+      weight += Other::weight_in(all.elements_[i].change);
+    }
+    const double high = all.elements_[i - 1].magnitude;
+    const double mean =
+        std::clamp(sum.to_double() / static_cast<double>(weight) * unit_, low, high);
+    // The variance of values in an interval is at most (high - mean) * (mean - low).
+    spread_ += rounded_product((high - mean) * (mean - low), static_cast<double>(weight));
+    square_sum_ += rounded_product(mean * mean, static_cast<double>(weight));
+    sum_ += mean;
+    elements_.push_back({mean, 1.0 / mean, Steps::amount_of(sum, weight)});
+    return i;
+  }
   void add_elements(const distribution_side& side, std::size_t number) {
     begin_[number] = elements_.size();
-    for (std::size_t i = 0; i < side.size(); ++i) {
-      elements_.push_back({side.values[i], 1.0 / side.values[i],
-                           Steps::amount_of(side.sum_above[i] - side.sum_above[i + 1],
-                                            side.weight_above[i] - side.weight_above[i + 1])});
+    for (std::size_t i = 0; i < side.size();) {
+      const std::size_t first = i++;
+      if constexpr (Steps::merges_equals) {
+        while (i < side.size() && side.values[i] == side.values[first]) {
+          ++i;
+        }
+      }
+      elements_.push_back({side.values[first], 1.0 / side.values[first],
+                           Steps::amount_of(side.sum_above[first] - side.sum_above[i],
+                                            side.weight_above[first] - side.weight_above[i])});
     }
     end_[number] = elements_.size();
     if (side.size() != 0) {
@@ -266,7 +326,9 @@ class assignment_search {
 
   static double gain_of(double b, double c) noexcept { return c > 0.0 ? b * b / c : 0.0; }
   /// What a bound must exceed to matter.
-  [[nodiscard]] double threshold() const noexcept { return best_.gain * (1.0 + 1e-14); }
+  [[nodiscard]] double threshold() const noexcept {
+    return needed_ < best_.gain ? needed_ : best_.gain * (1.0 + 1e-14);
+  }
   /// Where a gain from approximate sums does not exceed this, the exact one is not the largest.
   [[nodiscard]] double least_gain() const noexcept { return best_.gain * (1.0 - 2e-14); }
 
@@ -278,13 +340,14 @@ class assignment_search {
     best_.scale = c > 0.0 ? b / c * unit_ : 0.0;
     // Sums of equal errors may differ by rounding.
     chosen_gain_ = best_.gain;
-    least_better_ = threshold();
+    least_better_ = best_.gain * (1.0 + 1e-14);
     reached_at_ = scale;
   }
   /// Of gains that differ by no more than rounding, the one of the larger scale counts.
   void consider(const Steps& s, const task& t, double reached_at) {
-    const double b = s.b().to_double();
-    const double c = s.c().to_double();
+    consider(s.b().to_double(), s.c().to_double(), t.caps, reached_at);
+  }
+  void consider(double b, double c, level_caps caps, double reached_at) {
     const double gain = gain_of(b, c);
     if (!(gain > least_better_)) {
       return;
@@ -294,10 +357,15 @@ class assignment_search {
         (gain >= best_.gain * (1.0 - 1e-14) && scale > best_.scale)) {
       chosen_gain_ = gain;
       best_.scale = scale;
-      best_.negative = t.caps.negative;
+      best_.negative = caps.negative;
       reached_at_ = reached_at;
     }
     best_.gain = (std::max)(best_.gain, gain);
+  }
+
+  void look_at(double scale, level_caps caps) {
+    const assignment a = assign(d_, scale, caps);
+    consider(a.b.to_double(), a.c.to_double(), caps, scale);
   }
 
   /// The smallest scale at which the first grid clips nothing, neither a fraction of a step.
@@ -328,7 +396,7 @@ class assignment_search {
     for (std::size_t i = end_[side];
          i-- > begin_[side] && elements_[i].magnitude > end && sum <= allowed;) {
       const double e = elements_[i].magnitude - end;
-      sum += rounded_product(e * e, Steps::weight_of(elements_[i].change));
+      sum += rounded_product(e * e, static_cast<double>(Steps::weight_in(elements_[i].change)));
     }
   }
   /// Whether values beyond the largest levels alone have more error than allowed; this stays so as
@@ -371,9 +439,9 @@ class assignment_search {
   /// Finds the intervals of finenesses in which grids may be the best ones. Tasks are in the order
   /// of grids.
   void choose_tasks() {
-    const double largest = (std::max)(largest_[0], largest_[1]);
     // Steps are at the values divided by k - 1/2, none of them above twice the largest value.
-    const double top = 1.0 / std::nextafter(2.0 * largest, std::numeric_limits<double>::infinity());
+    const double top =
+        1.0 / std::nextafter(2.0 * largest_magnitude_, std::numeric_limits<double>::infinity());
     const double error = d_.square_sum() - rounded_product(best_.gain, unit_ * unit_);
     const double allowed = error + d_.square_sum() * 1e-12;
     const std::int32_t widest = widest_grid();
@@ -569,7 +637,7 @@ class assignment_search {
       now += inside(i);
     }
     for (std::size_t i = first; i <= last; ++i) {
-      if (c_[i + 1] != c_[i] && may_exceed_best(i)) {
+      if (c_[i + 1] != c_[i] && may_matter(i)) {
         live_.push_back({number, i, bound_of(i), sums_before_[i], inside(i)});
       }
     }
@@ -602,9 +670,9 @@ class assignment_search {
         (std::max)(gain_of(b_[part], c_[part]), gain_of(b_[part + 1], c_[part + 1]));
     return (std::max)(ends, gain_of(between.b, between.c)) * (1.0 + 1e-12);
   }
-  /// Whether bound_of() exceeds the best gain, without its divisions.
-  [[nodiscard]] bool may_exceed_best(std::size_t part) const noexcept {
-    const double least = best_.gain * (1.0 - 1e-12);
+  /// Whether bound_of() may exceed threshold(), without its divisions.
+  [[nodiscard]] bool may_matter(std::size_t part) const noexcept {
+    const double least = threshold() * (1.0 - 2e-12);
     const line_point between = crossing(part);
     return between.b * between.b > least * between.c || b_[part] * b_[part] > least * c_[part] ||
            b_[part + 1] * b_[part + 1] > least * c_[part + 1];
@@ -618,6 +686,44 @@ class assignment_search {
     live_.erase(std::remove_if(live_.begin(), live_.end(),
                                [&](const live_part& p) { return !(p.bound > least); }),
                 live_.end());
+  }
+
+  /// Narrows the intervals of tasks by groups of neighbouring elements, first large ones, then
+  /// smaller ones. If each of n elements x_i moves by d_i, the root of the error of the nearest
+  /// levels, a distance in a space of n dimensions, changes by the root of the sum of d_i^2 at
+  /// most. So where the groups' means have more error than
+  ///
+  ///     (sqrt(least error found) + sqrt(spread of the elements around the means))^2
+  ///
+  /// the elements have more than the least error found.
+  void narrow_by_groups() {
+    constexpr double growth = 8.0;
+    for (double groups = 512.0; static_cast<double>(elements_.size()) > 8.0 * groups;
+         groups *= growth) {
+      assignment_search<weighted_steps> coarse(*this, largest_magnitude_ / groups);
+      coarse.needed_ = 0.0;
+      coarse.needed_ = gain_needed_of(coarse);
+      coarse.divide();
+      // Near the best scale of the groups there is a good one.
+      if (coarse.best_.scale > 0.0) {
+        look_at(coarse.best_.scale, candidates_.caps(coarse.best_.negative));
+      }
+      coarse.needed_ = gain_needed_of(coarse);
+      coarse.drop_dead_parts();
+      coarse.narrow_tasks();
+      tasks_ = coarse.tasks_;
+      if (tasks_.empty() || best_.gain >= most_) {
+        tasks_.clear();
+        return;
+      }
+    }
+  }
+  /// The gain that groups must have where the elements may have the least error.
+  [[nodiscard]] double gain_needed_of(const assignment_search<weighted_steps>& groups) const {
+    const double squares = d_.square_sum();
+    const double error = squares - rounded_product(best_.gain, unit_ * unit_) + squares * 1e-12;
+    const double root = std::sqrt(error) + std::sqrt(groups.spread_);
+    return (groups.square_sum_ - rounded_product(root, root) - squares * 1e-12) / (unit_ * unit_);
   }
 
   void divide_until_few() {
@@ -773,6 +879,7 @@ class assignment_search {
   double unit_;
   double most_ = 0.0;  // a gain that leaves next to no error
   best_assignment best_;
+  double needed_ = std::numeric_limits<double>::infinity();  // what gains of groups must exceed
   double chosen_gain_ = 0.0;       // of best_.scale; best_.gain, up to rounding
   double least_better_ = 0.0;      // what a gain must exceed to replace that of the first scale
   double reached_at_ = 0.0;        // the scale of the best assignment's last step
@@ -780,7 +887,10 @@ class assignment_search {
   std::size_t begin_[2] = {0, 0};
   std::size_t end_[2] = {0, 0};
   double largest_[2] = {0.0, 0.0};
-  double sum_ = 0.0;                                            // of magnitudes
+  double largest_magnitude_ = 0.0;
+  double spread_ = 0.0;      // of the elements of groups around the means
+  double square_sum_ = 0.0;  // of the means of groups
+  double sum_ = 0.0;         // of magnitudes
   double last_step_ = std::numeric_limits<double>::infinity();  // no steps are at smaller scales
   std::vector<task> tasks_;
   // The interval of finenesses that is divided.

@@ -318,7 +318,11 @@ class distribution {
 
   static void fill_side(std::vector<element>& elements, detail::distribution_side& side,
                         detail::compensated_sum& squares) {
-    std::sort(elements.begin(), elements.end(), [](const element& a, const element& b) {
+    // Bins of negative values come in the other order.
+    if (elements.size() > 1 && elements.front().value > elements.back().value) {
+      std::reverse(elements.begin(), elements.end());
+    }
+    detail::sort_nearly_sorted(std::span(elements), [](const element& a, const element& b) {
       return a.value != b.value ? a.value < b.value : a.weight < b.weight;
     });
     reserve(side, elements.size());

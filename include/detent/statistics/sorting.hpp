@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -18,18 +19,22 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Sorts numbers that are nearly in order, and any others in n log n steps.
-inline void sort_nearly_sorted(std::span<std::uint32_t> x) {
+/// Sorts what is nearly in order, and anything else in n log n steps.
+template <class T, class Less = std::less<T>>
+void sort_nearly_sorted(std::span<T> x, const Less& less = {}) {
   std::size_t moves = 16 * x.size();  // beyond these, moving one by one does not pay
   for (std::size_t i = 1; i < x.size(); ++i) {
-    const std::uint32_t value = x[i];
+    if (!less(x[i], x[i - 1])) {
+      continue;
+    }
+    const T value = x[i];
     std::size_t at = i;
-    for (; at > 0 && x[at - 1] > value; --at) {
+    for (; at > 0 && less(value, x[at - 1]); --at) {
       x[at] = x[at - 1];
     }
     x[at] = value;
     if (i - at > moves) {
-      std::sort(x.begin(), x.end());
+      std::sort(x.begin(), x.end(), less);
       return;
     }
     moves -= i - at;
@@ -61,7 +66,7 @@ inline void sort_ascending(std::vector<std::uint32_t>& x, std::vector<std::uint3
   constexpr std::size_t few = 24;
   constexpr std::size_t many = 8192;
   if (x.size() <= few) {
-    sort_nearly_sorted(x);
+    sort_nearly_sorted(std::span(x));
     return;
   }
   std::uint32_t least = x[0];
@@ -79,7 +84,7 @@ inline void sort_ascending(std::vector<std::uint32_t>& x, std::vector<std::uint3
       x.swap(buffer);
     }
     if (dropped > 0) {
-      sort_nearly_sorted(x);
+      sort_nearly_sorted(std::span(x));
     }
   };
   if (x.size() <= many) {

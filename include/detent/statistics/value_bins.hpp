@@ -37,8 +37,8 @@ struct value_bin {
 
   /// The distance between neighbouring floats in the octave of `smallest`.
   [[nodiscard]] double unit() const noexcept {
-    const auto exponent = static_cast<int>(std::bit_cast<std::uint32_t>(smallest) >> 23);
-    return std::ldexp(1.0, (exponent > 0 ? exponent : 1) - 150);
+    const std::uint64_t exponent = std::bit_cast<std::uint32_t>(smallest) >> 23;
+    return std::bit_cast<double>(((exponent > 0 ? exponent : 1) + (1023 - 150)) << 52);
   }
   /// Where the next bin of a histogram would begin; for the last bin of all floats this is beyond
   /// them.
