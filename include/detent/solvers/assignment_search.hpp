@@ -204,6 +204,7 @@ class assignment_search {
     if (best_.gain >= most_) {
       return best_;
     }
+    look_at_finer_scales();
     choose_tasks();
     narrow_by_groups();
     if (!tasks_.empty()) {
@@ -224,6 +225,12 @@ class assignment_search {
     double magnitude;
     double inverse;
     amount change;  // by one step
+  };
+  /// Sums over the elements from one on.
+  struct moments {
+    double weight;
+    double sum;
+    double squares;
   };
   /// A part of the interval, for one task.
   struct live_part {
@@ -344,6 +351,16 @@ class assignment_search {
     reached_at_ = scale;
   }
   /// Of gains that differ by no more than rounding, the one of the larger scale counts.
+  /// Where few values are large, a scale that clips them is much better.
+  void look_at_finer_scales() {
+    constexpr double fall = 0.7;
+    double before = 0.0;
+    for (double scale = fall * reached_at_; before < best_.gain && scale > last_step_;
+         scale *= fall) {
+      before = best_.gain;
+      look_at(scale, candidates_.caps(candidates_.first));
+    }
+  }
   void consider(const Steps& s, const task& t, double reached_at) {
     consider(s.b().to_double(), s.c().to_double(), t.caps, reached_at);
   }
@@ -353,8 +370,10 @@ class assignment_search {
       return;
     }
     const double scale = b / c * unit_;
+    const bool is_preferred =
+        scale > best_.scale || (scale == best_.scale && rank(caps.negative) < rank(best_.negative));
     if (gain > chosen_gain_ * (1.0 + 1e-14) ||
-        (gain >= best_.gain * (1.0 - 1e-14) && scale > best_.scale)) {
+        (gain >= best_.gain * (1.0 - 1e-14) && is_preferred)) {
       chosen_gain_ = gain;
       best_.scale = scale;
       best_.negative = caps.negative;
@@ -363,6 +382,10 @@ class assignment_search {
     best_.gain = (std::max)(best_.gain, gain);
   }
 
+  /// The order of grids that are equally good.
+  [[nodiscard]] std::int32_t rank(std::int32_t negative) const noexcept {
+    return negative == candidates_.first ? -1 : negative;
+  }
   void look_at(double scale, level_caps caps) {
     const assignment a = assign(d_, scale, caps);
     consider(a.b.to_double(), a.c.to_double(), caps, scale);
@@ -393,12 +416,48 @@ class assignment_search {
   void add_clipping_error(std::size_t side, std::uint32_t cap, double scale, double allowed,
                           double& sum) const noexcept {
     const double end = cap * scale;
+    if (!above_.empty()) {
+      sum += clipping_error(side, end);
+      return;
+    }
     for (std::size_t i = end_[side];
          i-- > begin_[side] && elements_[i].magnitude > end && sum <= allowed;) {
       const double e = elements_[i].magnitude - end;
-      sum += rounded_product(e * e, static_cast<double>(Steps::weight_in(elements_[i].change)));
+      sum += rounded_product(e * e, weight_of(elements_[i]));
     }
   }
+  /// The same from sums, for many elements and grids.
+  [[nodiscard]] double clipping_error(std::size_t side, double end) const noexcept {
+    const auto at = [this](std::size_t i) {
+      return elements_.begin() + static_cast<std::ptrdiff_t>(i);
+    };
+    const auto first =
+        std::lower_bound(at(begin_[side]), at(end_[side]), end,
+                         [](const element& e, double value) { return e.magnitude < value; });
+    if (first == at(end_[side])) {
+      return 0.0;
+    }
+    const moments& m = above_[static_cast<std::size_t>(first - elements_.begin())];
+    return m.squares - rounded_product(2.0 * end, m.sum) + rounded_product(end * end, m.weight);
+  }
+  void sum_up_above() {
+    above_.resize(elements_.size());
+    for (std::size_t side = 0; side < 2; ++side) {
+      moments m{};
+      for (std::size_t i = end_[side]; i-- > begin_[side];) {
+        const double weight = weight_of(elements_[i]);
+        const double sum = elements_[i].magnitude * weight;
+        m.weight += weight;
+        m.sum += sum;
+        m.squares += rounded_product(sum, elements_[i].magnitude);
+        above_[i] = m;
+      }
+    }
+  }
+  static double weight_of(const element& e) noexcept {
+    return static_cast<double>(Steps::weight_in(e.change));
+  }
+
   /// Whether values beyond the largest levels alone have more error than allowed; this stays so as
   /// the scale falls.
   [[nodiscard]] bool clips_too_much(level_caps caps, double scale, double allowed) const noexcept {
@@ -439,6 +498,10 @@ class assignment_search {
   /// Finds the intervals of finenesses in which grids may be the best ones. Tasks are in the order
   /// of grids.
   void choose_tasks() {
+    constexpr std::size_t many = 2048;
+    if (elements_.size() > many && candidates_.least < candidates_.most) {
+      sum_up_above();
+    }
     // Steps are at the values divided by k - 1/2, none of them above twice the largest value.
     const double top =
         1.0 / std::nextafter(2.0 * largest_magnitude_, std::numeric_limits<double>::infinity());
@@ -884,6 +947,7 @@ class assignment_search {
   double least_better_ = 0.0;      // what a gain must exceed to replace that of the first scale
   double reached_at_ = 0.0;        // the scale of the best assignment's last step
   std::vector<element> elements_;  // in ascending order: of the negative side, then the positive
+  std::vector<moments> above_;     // for each element, or empty
   std::size_t begin_[2] = {0, 0};
   std::size_t end_[2] = {0, 0};
   double largest_[2] = {0.0, 0.0};

@@ -237,36 +237,59 @@ class distribution {
             "distribution: bins of ", count_, " values");
     constexpr int shift = kernels::bin_dropped_bits;
     weight_ = ends ? count_ << shift : count_;
+    const auto is_negative = [](const value_bin& bin) { return bin.negative; };
+    const auto negative_bins =
+        static_cast<std::size_t>(std::count_if(bins.begin(), bins.end(), is_negative));
     std::vector<element> below;
     std::vector<element> above;
+    below.reserve(negative_bins + 1);
+    above.reserve(bins.size() - negative_bins + 1);
     for (const value_bin& bin : bins) {
       if (bin.smallest == 0.0F && (!bin.excess_known || bin.largest == 0.0F)) {
         continue;  // zeros, or as good as zeros
       }
       std::vector<element>& side = bin.negative ? below : above;
-      const std::uint64_t first = in_units(bin.smallest);
-      if (!ends) {
-        const std::uint64_t step = in_units(bin.unit());
-        element e{0.0, detail::multiply(first, bin.count) + detail::multiply(step, bin.excess),
-                  bin.count};
-        e.value = e.sum.to_double() / static_cast<double>(bin.count) * unit_;
-        side.push_back(e);
-        continue;
-      }
-      // The lower end counts for count - excess / 2^14 of the values, the upper end for excess /
-      // 2^14.
-      const std::uint64_t lower_weight = (bin.count << shift) - bin.excess;
-      if (bin.smallest != 0.0F) {
-        side.push_back({bin.smallest, detail::multiply(first, lower_weight), lower_weight});
-      }
-      if (bin.excess != 0) {
-        side.push_back({bin.end(), detail::multiply(in_units(bin.end()), bin.excess), bin.excess});
+      if (ends) {
+        add_ends(bin, side);
+      } else {
+        add_mean(bin, side);
       }
     }
     detail::compensated_sum squares;
     fill_side(below, negative_, squares);
     fill_side(above, positive_, squares);
     square_sum_ = squares.value();
+  }
+
+  void add_mean(const value_bin& bin, std::vector<element>& side) const {
+    const detail::uint128 sum = detail::multiply(in_units(bin.smallest), bin.count) +
+                                detail::multiply(in_units(bin.unit()), bin.excess);
+    const double mean = sum.to_double() / static_cast<double>(bin.count) * unit_;
+    side.push_back({mean, sum, bin.count});
+  }
+  /// The lower end counts for count - excess / 2^14 of the values, the upper end for excess / 2^14.
+  /// Where the next bin begins, ends of both become one.
+  void add_ends(const value_bin& bin, std::vector<element>& side) const {
+    const auto add = [&](double end, std::uint64_t weight) {
+      if (end == 0.0 || weight == 0) {
+        return;
+      }
+      const element e{end, detail::multiply(in_units(end), weight), weight};
+      if (!side.empty() && side.back().value == end) {
+        side.back().sum += e.sum;
+        side.back().weight += e.weight;
+      } else {
+        side.push_back(e);
+      }
+    };
+    const std::uint64_t lower = (bin.count << kernels::bin_dropped_bits) - bin.excess;
+    if (bin.negative) {  // such bins come from the largest magnitude down
+      add(bin.end(), bin.excess);
+      add(bin.smallest, lower);
+    } else {
+      add(bin.smallest, lower);
+      add(bin.end(), bin.excess);
+    }
   }
 
   /// Takes values with weight 1.

@@ -539,8 +539,16 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
 template <bin_content kContent>
 std::vector<value_bin> basic_histogram<kContent>::bins() const {
   require_finite();
+  std::size_t below_count = 0;
+  std::size_t count = 0;
+  for_each_entry([&](std::uint32_t position, const entry&) {
+    below_count += (position & negative) != 0 ? 1U : 0U;
+    ++count;
+  });
   std::vector<value_bin> below;  // from the smallest magnitude up
   std::vector<value_bin> above;
+  below.reserve(count + 1);
+  above.reserve(count - below_count);
   for_each_entry([&](std::uint32_t position, const entry& e) {
     const value_bin bin = bin_at(position, e);
     std::vector<value_bin>& side = bin.negative ? below : above;
