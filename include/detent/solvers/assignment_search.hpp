@@ -257,7 +257,6 @@ class assignment_search {
   // Measured for 64 to 4608 weights of 4 and 8 bits; none of them changes which scale is the best.
   static constexpr double steps_of_part = 8.0;
   static constexpr double fewest_parts = 16.0;
-  static constexpr double most_parts = 256.0;
   static constexpr std::size_t few_steps = 64;  // and a quarter of the values
   static constexpr int fraction_bits = 40;
   static constexpr double most_levels = 0x1p18;
@@ -354,11 +353,17 @@ class assignment_search {
   /// Where few values are large, a scale that clips them is much better.
   void look_at_finer_scales() {
     constexpr double fall = 0.7;
+    look_on(fall * reached_at_, fall, candidates_.first);
+  }
+  /// Looks at scales from `scale` on, each `factor` times the one before, until the gain falls.
+  void look_on(double scale, double factor, std::int32_t negative) {
     double before = 0.0;
-    for (double scale = fall * reached_at_; before < best_.gain && scale > last_step_;
-         scale *= fall) {
-      before = best_.gain;
-      look_at(scale, candidates_.caps(candidates_.first));
+    for (double gain = 0.0; scale > last_step_; scale *= factor) {
+      before = gain;
+      gain = look_at(scale, candidates_.caps(negative));
+      if (!(gain > before)) {
+        return;
+      }
     }
   }
   void consider(const Steps& s, const task& t, double reached_at) {
@@ -386,9 +391,13 @@ class assignment_search {
   [[nodiscard]] std::int32_t rank(std::int32_t negative) const noexcept {
     return negative == candidates_.first ? -1 : negative;
   }
-  void look_at(double scale, level_caps caps) {
+  /// The gain at a scale.
+  double look_at(double scale, level_caps caps) {
     const assignment a = assign(d_, scale, caps);
-    consider(a.b.to_double(), a.c.to_double(), caps, scale);
+    const double b = a.b.to_double();
+    const double c = a.c.to_double();
+    consider(b, c, caps, scale);
+    return gain_of(b, c);
   }
 
   /// The smallest scale at which the first grid clips nothing, neither a fraction of a step.
@@ -550,7 +559,7 @@ class assignment_search {
       to_ = (std::max)(to_, t.to);
     }
     const double steps = sum_ * (to_ - from_);
-    parts_ = static_cast<std::size_t>(std::clamp(steps / steps_of_part, fewest_parts, most_parts));
+    parts_ = static_cast<std::size_t>(std::clamp(steps / steps_of_part, fewest_parts, most_parts_));
     per_fineness_ = static_cast<double>(parts_) / (to_ - from_);
     half_scales_.resize(parts_ + 1);
     per_half_scale_.resize(parts_);
@@ -578,7 +587,7 @@ class assignment_search {
     constexpr double one = static_cast<double>(std::uint64_t{1} << fraction_bits);
     const double place = (rounded_product(e.inverse, first - 0.5) - from_) * per_fineness_;
     // A distance beyond the interval is behind a single step.
-    const double distance = (std::min)(e.inverse * per_fineness_, 2.0 * most_parts);
+    const double distance = (std::min)(e.inverse * per_fineness_, 2.0 * most_parts_);
     return {static_cast<std::uint64_t>((std::max)(0.0, place) * one),
             static_cast<std::uint64_t>(distance * one)};
   }
@@ -699,11 +708,23 @@ class assignment_search {
       }
       now += inside(i);
     }
+    std::size_t first_live = parts_;
+    std::size_t last_live = 0;
     for (std::size_t i = first; i <= last; ++i) {
       if (c_[i + 1] != c_[i] && may_matter(i)) {
-        live_.push_back({number, i, bound_of(i), sums_before_[i], inside(i)});
+        first_live = (std::min)(first_live, i);
+        last_live = i;
+        if (!is_of_groups()) {
+          live_.push_back({number, i, bound_of(i), sums_before_[i], inside(i)});
+        }
       }
     }
+    if (is_of_groups() && first_live < parts_) {
+      hulls_.push_back({t.caps, end_of_part(first_live), end_of_part(last_live + 1)});
+    }
+  }
+  [[nodiscard]] bool is_of_groups() const noexcept {
+    return needed_ < std::numeric_limits<double>::infinity();
   }
   /// The steps in a part. Rounding may have put some just behind the last one.
   [[nodiscard]] Steps inside(std::size_t part) const noexcept {
@@ -760,26 +781,39 @@ class assignment_search {
   ///
   /// the elements have more than the least error found.
   void narrow_by_groups() {
-    constexpr double growth = 8.0;
-    for (double groups = 512.0; static_cast<double>(elements_.size()) > 8.0 * groups;
-         groups *= growth) {
+    constexpr double many = 5000.0;
+    constexpr double growth = 4.0;
+    const auto elements = static_cast<double>(elements_.size());
+    if (elements > many) {
+      look_around();
+    }
+    for (double groups = 512.0; elements > (std::max)(many, 4.0 * groups); groups *= growth) {
       assignment_search<weighted_steps> coarse(*this, largest_magnitude_ / groups);
-      coarse.needed_ = 0.0;
+      // With narrow parts, bounds are as sharp as groups allow; but each task looks at all of them.
+      coarse.most_parts_ = tasks_.size() < 8 ? 512.0 : 256.0;
       coarse.needed_ = gain_needed_of(coarse);
       coarse.divide();
+      tasks_ = coarse.hulls_;
+      if (tasks_.empty()) {
+        return;
+      }
       // Near the best scale of the groups there is a good one.
       if (coarse.best_.scale > 0.0) {
         look_at(coarse.best_.scale, candidates_.caps(coarse.best_.negative));
       }
-      coarse.needed_ = gain_needed_of(coarse);
-      coarse.drop_dead_parts();
-      coarse.narrow_tasks();
-      tasks_ = coarse.tasks_;
-      if (tasks_.empty() || best_.gain >= most_) {
+      if (best_.gain >= most_) {
         tasks_.clear();
         return;
       }
     }
+  }
+  /// Goes from the best scale found uphill in small steps.
+  void look_around() {
+    constexpr double fall = 0.95;
+    const double scale = reached_at_;
+    const std::int32_t negative = best_.negative;
+    look_on(fall * scale, fall, negative);
+    look_on(scale / fall, 1.0 / fall, negative);
   }
   /// The gain that groups must have where the elements may have the least error.
   [[nodiscard]] double gain_needed_of(const assignment_search<weighted_steps>& groups) const {
@@ -952,6 +986,7 @@ class assignment_search {
   std::size_t end_[2] = {0, 0};
   double largest_[2] = {0.0, 0.0};
   double largest_magnitude_ = 0.0;
+  double most_parts_ = 256.0;
   double spread_ = 0.0;      // of the elements of groups around the means
   double square_sum_ = 0.0;  // of the means of groups
   double sum_ = 0.0;         // of magnitudes
@@ -971,6 +1006,7 @@ class assignment_search {
   std::vector<double> b_;           // the same as doubles
   std::vector<double> c_;
   std::vector<live_part> live_;
+  std::vector<task> hulls_;  // of groups: the intervals of parts that are left
   std::vector<step> steps_;  // those of the parts that are left
   std::vector<std::size_t> first_of_part_;
   std::vector<step> sorted_;  // those of one part, in the order in which they are taken
