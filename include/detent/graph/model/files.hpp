@@ -122,12 +122,25 @@ class replacement_file {
     check(written);
   }
 
+  /// Where the file will be: the path, or what it leads to if it is a link.
+  [[nodiscard]] const std::filesystem::path& target() const noexcept { return target_; }
+  /// Whether that is a device or a pipe, which is written to directly.
+  [[nodiscard]] bool is_special() const noexcept { return is_special_; }
+
+  /// Ends the writing: all bytes are in the temporary file. To be called after all bytes; commit()
+  /// calls it if nobody has. Throws io.
+  void close() {
+    if (file_ != nullptr) {
+      errno = 0;
+      const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+      reason_ = errno;
+      check(closed);
+    }
+  }
+
   /// Gives the file its name. To be called once, after all bytes. Throws io.
   void commit() {
-    errno = 0;
-    const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-    reason_ = errno;
-    check(closed);
+    close();
     if (!is_special_) {
       std::error_code failed;
       std::filesystem::rename(temporary_, target_, failed);

@@ -156,7 +156,7 @@ class onnx_reader {
       }
     }
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
-    m.external_bytes = external_.bytes_read();
+    m.external_bytes = external_.bytes_found();
     return m;
   }
 
@@ -246,11 +246,8 @@ class onnx_reader {
     const bool nibbles = element == element_type::u4 || element == element_type::s4;
     const std::size_t stored = nibbles ? (count + 1) / 2 : count * size;
 
-    std::string external_bytes;
     if (external) {
-      external_bytes = external_.read(name, location, stored);
-      raw = protozero::data_view(external_bytes.data(), external_bytes.size());
-      has_raw = true;
+      return read_external(name, location, tensor(element, dims), stored);
     }
     if (has_raw) {
       require(raw.size() == stored, error_kind::bad_file, "tensor '", name, "' of shape ",
@@ -262,11 +259,7 @@ class onnx_reader {
       } else if (stored > 0) {
         std::memcpy(t.mutable_raw(), raw.data(), stored);
       }
-      if (element == element_type::boolean) {
-        for (std::uint8_t& v : t.mutable_data<std::uint8_t>()) {
-          v = v != 0 ? 1 : 0;
-        }
-      }
+      normalize_booleans(t);
       return t;
     }
     const auto copy = [&](const auto& values, auto convert) {
@@ -318,6 +311,43 @@ class onnx_reader {
   }
 
  private:
+  /// Tensors of fewer bytes are read rather than mapped: a page of each would be touched anyway.
+  static constexpr std::size_t least_mapped = 4096;
+
+  /// The tensor of this form whose `stored` bytes are in another file: a view of the file, or a
+  /// copy of its bytes.
+  tensor read_external(const std::string& name, const std::map<std::string, std::string>& location,
+                       tensor form, std::size_t stored) {
+    external_bytes from = external_.open(name, location, stored);
+    const bool nibbles = form.type() == element_type::u4 || form.type() == element_type::s4;
+    const bool is_as_stored = !nibbles && form.type() != element_type::boolean;
+    if (limits_.map_external_data && is_as_stored && stored >= least_mapped) {
+      if (auto view = external_.map(from, element_size(form.type()))) {
+        form.set_mapped_storage(std::move(view));
+        return form;
+      }
+    }
+    tensor t = tensor::allocate(form.type(), form.dims());
+    if (nibbles) {
+      std::string packed(stored, '\0');
+      from.read(packed.data());
+      unpack_nibbles(packed.data(), t);
+    } else {
+      from.read(reinterpret_cast<char*>(t.mutable_raw()));
+    }
+    normalize_booleans(t);
+    return t;
+  }
+
+  /// Makes every true element of a boolean tensor 1. Other tensors stay as they are.
+  static void normalize_booleans(tensor& t) {
+    if (t.type() == element_type::boolean) {
+      for (std::uint8_t& v : t.mutable_data<std::uint8_t>()) {
+        v = v != 0 ? 1 : 0;
+      }
+    }
+  }
+
   /// Fills a tensor of 4-bit integers from two elements per byte, the first in the low half.
   static void unpack_nibbles(const char* packed, tensor& t) {
     auto out = t.mutable_data<std::uint8_t>();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes ONNX models to bytes and to files.
+// Writes ONNX models to bytes and to files. Elements of constants stay where they are until they
+// are written; those of a model that is too large for one file go to a second one beside it, as
+// external data.
 #ifndef DETENT_GRAPH_MODEL_ONNX_WRITER_HPP
 #define DETENT_GRAPH_MODEL_ONNX_WRITER_HPP
 
@@ -7,13 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include <protozero/pbf_builder.hpp>
+#include <protozero/varint.hpp>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/file_pieces.hpp>
 #include <detent/graph/model/files.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/onnx_fields.hpp>
@@ -62,10 +70,69 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   }
 }
 
-/// Writes the fields of a TensorProto, the elements as raw_data. Throws unsupported for a tensor
-/// without elements, such as one of strings.
-inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
-                         const tensor& t) {
+/// Whether elements of this type are stored two in a byte.
+[[nodiscard]] inline bool are_nibbles(element_type type) noexcept {
+  return type == element_type::u4 || type == element_type::s4;
+}
+
+/// Elements of 4 bits as they are stored, two in a byte, the first in the low half.
+[[nodiscard]] inline std::string packed_nibbles(const tensor& t) {
+  const auto values = t.data<std::uint8_t>();
+  std::string packed((values.size() + 1) / 2, '\0');
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    packed[i / 2] = static_cast<char>(static_cast<unsigned char>(packed[i / 2]) |
+                                      (values[i] & 0xFU) << (i % 2 * 4));
+  }
+  return packed;
+}
+
+/// The second file of a model, with the elements of constants.
+class external_file {
+ public:
+  /// `location`: the name of the file, as the model will say it.
+  explicit external_file(std::string location) : location_(std::move(location)) {}
+
+  /// Whether the elements of a constant belong here: small ones stay in the model.
+  [[nodiscard]] static bool takes(const tensor& t) noexcept {
+    constexpr std::size_t least = 1024;  // bytes, as ONNX's own tools have it
+    return (are_nibbles(t.type()) ? (t.count() + 1) / 2 : t.bytes()) >= least;
+  }
+  /// Adds the elements of a constant and writes to its TensorProto where they are. They begin at a
+  /// page, so that readers can map them.
+  void add(protozero::pbf_builder<onnx::tensor_field>& out, const tensor& t) {
+    constexpr std::size_t page = 4096;
+    pieces_.fill_up(page);
+    const std::uint64_t offset = pieces_.size();
+    if (are_nibbles(t.type())) {
+      pieces_.add(packed_nibbles(t));
+    } else {
+      pieces_.add(t);
+    }
+    add_entry(out, "location", location_);
+    add_entry(out, "offset", std::to_string(offset));
+    add_entry(out, "length", std::to_string(pieces_.size() - offset));
+    constexpr std::int32_t external = 1;
+    out.add_int32(onnx::tensor_field::data_location, external);
+  }
+  /// The bytes of the file.
+  [[nodiscard]] const file_pieces& pieces() const noexcept { return pieces_; }
+
+ private:
+  static void add_entry(protozero::pbf_builder<onnx::tensor_field>& out, const char* key,
+                        const std::string& value) {
+    protozero::pbf_builder<onnx::entry_field> entry(out, onnx::tensor_field::external_data);
+    entry.add_string(onnx::entry_field::key, key);
+    entry.add_string(onnx::entry_field::value, value);
+  }
+
+  std::string location_;
+  file_pieces pieces_;
+};
+
+/// Writes the fields of a TensorProto but the elements. Throws unsupported for a tensor without
+/// elements, such as one of strings.
+inline void write_form(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
+                       const tensor& t) {
   using onnx::tensor_field;
   require(t.has_data(), error_kind::unsupported, "tensor '", name, "' of type ",
           graph::name(t.type()), " cannot be written");
@@ -74,22 +141,28 @@ inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const 
   if (!name.empty()) {
     out.add_string(tensor_field::name, name);
   }
-  if (t.type() == element_type::u4 || t.type() == element_type::s4) {
-    const auto values = t.data<std::uint8_t>();
-    std::string packed((values.size() + 1) / 2, '\0');
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      packed[i / 2] = static_cast<char>(static_cast<unsigned char>(packed[i / 2]) |
-                                        (values[i] & 0xFU) << (i % 2 * 4));
-    }
-    out.add_bytes(tensor_field::raw_data, packed);
-    return;
-  }
-  out.add_bytes(tensor_field::raw_data, reinterpret_cast<const char*>(t.raw()), t.bytes());
 }
 
-inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body);
+/// Writes the fields of a TensorProto, the elements to `external` if it takes them (null: none), or
+/// else as raw_data. Throws as write_form().
+inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
+                         const tensor& t, external_file* external) {
+  write_form(out, name, t);
+  if (external != nullptr && external_file::takes(t)) {
+    external->add(out, t);
+  } else if (are_nibbles(t.type())) {
+    out.add_bytes(onnx::tensor_field::raw_data, packed_nibbles(t));
+  } else {
+    out.add_bytes(onnx::tensor_field::raw_data, reinterpret_cast<const char*>(t.raw()), t.bytes());
+  }
+}
 
-inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node& n) {
+inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+                        external_file* external);
+
+/// Adds a node. Tensors that are attributes stay in the model: runtimes read no others.
+inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node& n,
+                       external_file* external) {
   using onnx::attribute_field;
   using onnx::node_field;
   using kind = attribute::kind_type;
@@ -122,7 +195,7 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         break;
       case kind::t: {
         protozero::pbf_builder<onnx::tensor_field> t(attr, attribute_field::t);
-        write_tensor(t, "", a.t);
+        write_tensor(t, "", a.t, nullptr);
         break;
       }
       case kind::floats:
@@ -143,13 +216,13 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         break;
       case kind::g: {
         protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::g);
-        write_graph(body, *a.g);
+        write_graph(body, *a.g, external);
         break;
       }
       case kind::graphs:
         for (const std::shared_ptr<const graph_body>& one : a.graphs) {
           protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::graphs);
-          write_graph(body, *one);
+          write_graph(body, *one, external);
         }
         break;
       case kind::undefined:
@@ -163,16 +236,18 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
   }
 }
 
-inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body) {
-  using onnx::graph_field;
+/// Writes what stands before the constants of a graph.
+inline void write_nodes(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+                        external_file* external) {
   for (const node& n : body.nodes) {
-    write_node(g, n);
+    write_node(g, n, external);
   }
-  g.add_string(graph_field::name, body.graph_name.empty() ? "graph" : body.graph_name);
-  for (const auto& [name, t] : body.initializers) {
-    protozero::pbf_builder<onnx::tensor_field> tensor_out(g, graph_field::initializer);
-    write_tensor(tensor_out, name, t);
-  }
+  g.add_string(onnx::graph_field::name, body.graph_name.empty() ? "graph" : body.graph_name);
+}
+
+/// Writes what stands behind the constants of a graph.
+inline void write_values(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body) {
+  using onnx::graph_field;
   for (const value_info& v : body.inputs) {
     write_value(g, graph_field::input, v);
   }
@@ -184,6 +259,116 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
   }
 }
 
+/// Writes a sub-graph.
+inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+                        external_file* external) {
+  write_nodes(g, body, external);
+  for (const auto& [name, t] : body.initializers) {
+    protozero::pbf_builder<onnx::tensor_field> tensor_out(g, onnx::graph_field::initializer);
+    write_tensor(tensor_out, name, t, external);
+  }
+  write_values(g, body);
+}
+
+/// Appends the key and the length of a field of `length` bytes that follow.
+template <class Field>
+void append_header(std::string& text, Field field, std::uint64_t length) {
+  constexpr unsigned length_delimited = 2;
+  const auto append = [&](std::uint64_t number) {
+    protozero::write_varint(std::back_inserter(text), number);
+  };
+  append(static_cast<std::uint64_t>(field) << 3U | length_delimited);
+  append(length);
+}
+
+/// Adds a constant to the pieces of a GraphProto, as write_tensor() writes it.
+inline void add_constant(file_pieces& g, const std::string& name, const tensor& t,
+                         external_file* external) {
+  constexpr std::size_t least_apart = 4096;  // bytes of the smallest tensor that is a piece
+  const bool stays = external == nullptr || !external_file::takes(t);
+  const bool is_apart = stays && t.has_data() && !are_nibbles(t.type()) && t.bytes() >= least_apart;
+  std::string fields;
+  {
+    protozero::pbf_builder<onnx::tensor_field> out(fields);
+    if (is_apart) {
+      write_form(out, name, t);
+    } else {
+      write_tensor(out, name, t, external);
+    }
+  }
+  if (is_apart) {
+    append_header(fields, onnx::tensor_field::raw_data, t.bytes());
+  }
+  std::string text;
+  append_header(text, onnx::graph_field::initializer, fields.size() + (is_apart ? t.bytes() : 0));
+  g.add(text + fields);
+  if (is_apart) {
+    g.add(t);
+  }
+}
+
+/// The GraphProto of a model.
+[[nodiscard]] inline file_pieces graph_pieces(const model& m, external_file* external) {
+  file_pieces g;
+  const auto add_text = [&](const auto& write) {
+    std::string text;
+    protozero::pbf_builder<onnx::graph_field> out(text);
+    write(out);
+    g.add(text);
+  };
+  add_text([&](auto& out) { write_nodes(out, m, external); });
+  for (const auto& [name, t] : m.initializers) {
+    add_constant(g, name, t, external);
+  }
+  add_text([&](auto& out) { write_values(out, m); });
+  return g;
+}
+
+/// The ModelProto of a model. Elements of constants go to `external`, if it is not null.
+[[nodiscard]] inline file_pieces model_pieces(const model& m, external_file* external = nullptr) {
+  using onnx::model_field;
+  std::string before;
+  {
+    protozero::pbf_builder<model_field> out(before);
+    // Before version 4, initializers had to be graph inputs as well.
+    out.add_int64(model_field::ir_version, (std::max)(m.ir_version, std::int64_t{4}));
+    out.add_string(model_field::producer_name, m.producer_name);
+    out.add_string(model_field::producer_version, m.producer_version);
+    if (!m.doc.empty()) {
+      out.add_string(model_field::doc_string, m.doc);
+    }
+  }
+  file_pieces g = graph_pieces(m, external);
+  append_header(before, model_field::graph, g.size());
+  std::string behind;
+  {
+    protozero::pbf_builder<model_field> out(behind);
+    for (const auto& [domain, version] : m.opsets) {
+      protozero::pbf_builder<onnx::opset_field> opset(out, model_field::opset_import);
+      opset.add_string(onnx::opset_field::domain, domain);
+      opset.add_int64(onnx::opset_field::version, version);
+    }
+    for (const auto& [key, value] : m.metadata) {
+      protozero::pbf_builder<onnx::entry_field> entry(out, model_field::metadata_props);
+      entry.add_string(onnx::entry_field::key, key);
+      entry.add_string(onnx::entry_field::value, value);
+    }
+    for (const model_function& f : m.functions) {
+      out.add_message(model_field::functions, f.bytes);
+    }
+  }
+  file_pieces all;
+  all.add(before);
+  all.add(std::move(g));
+  all.add(behind);
+  return all;
+}
+
+/// Writes pieces behind what a file has.
+inline void write_pieces(replacement_file& file, const file_pieces& pieces) {
+  pieces.write([&](const char* bytes, std::size_t size) { file.write(bytes, size); });
+}
+
 }  // namespace detail
 
 /// The bytes of a model as an ONNX ModelProto, with all elements of tensors in raw_data; nothing
@@ -192,44 +377,91 @@ inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const grap
 /// Throws unsupported, naming the tensor or node, for tensors without elements (strings) and for
 /// attributes of kind `other` or with a missing sub-graph.
 [[nodiscard]] inline std::string to_onnx(const model& m) {
-  using onnx::model_field;
+  const detail::file_pieces pieces = detail::model_pieces(m);
   std::string bytes;
-  protozero::pbf_builder<model_field> out(bytes);
-  // Before version 4, initializers had to be graph inputs as well.
-  out.add_int64(model_field::ir_version, (std::max)(m.ir_version, std::int64_t{4}));
-  out.add_string(model_field::producer_name, m.producer_name);
-  out.add_string(model_field::producer_version, m.producer_version);
-  if (!m.doc.empty()) {
-    out.add_string(model_field::doc_string, m.doc);
-  }
-  {
-    protozero::pbf_builder<onnx::graph_field> g(out, model_field::graph);
-    detail::write_graph(g, m);
-  }
-  for (const auto& [domain, version] : m.opsets) {
-    protozero::pbf_builder<onnx::opset_field> opset(out, model_field::opset_import);
-    opset.add_string(onnx::opset_field::domain, domain);
-    opset.add_int64(onnx::opset_field::version, version);
-  }
-  for (const auto& [key, value] : m.metadata) {
-    protozero::pbf_builder<onnx::entry_field> entry(out, model_field::metadata_props);
-    entry.add_string(onnx::entry_field::key, key);
-    entry.add_string(onnx::entry_field::value, value);
-  }
-  for (const model_function& f : m.functions) {
-    out.add_message(model_field::functions, f.bytes);
-  }
+  bytes.reserve(static_cast<std::size_t>(pieces.size()));
+  pieces.write([&](const char* piece, std::size_t size) { bytes.append(piece, size); });
   return bytes;
 }
 
-/// Writes a model to a file, which appears as a whole or not at all (replacement_file). Throws
-/// unsupported as to_onnx() and for models of 2 GiB or more, which the format does not allow; io if
-/// the file cannot be written.
-inline void write_onnx(const model& m, const std::filesystem::path& path) {
-  const std::string bytes = to_onnx(m);
-  detent::require(bytes.size() < (std::size_t{1} << 31), error_kind::unsupported, path.string(),
-                  ": the model has ", bytes.size(), " bytes; a file of this format holds 2 GiB");
-  write_file(path, bytes);
+/// The number of bytes that to_onnx() would return. Throws as to_onnx().
+[[nodiscard]] inline std::uint64_t onnx_size(const model& m) {
+  return detail::model_pieces(m).size();
+}
+
+/// The size in bytes that ONNX model files stay below: no reader takes larger ones.
+inline constexpr std::uint64_t onnx_file_limit = std::uint64_t{1} << 31U;
+
+/// Options of write_onnx().
+struct onnx_write_options {
+  /// A model of so many bytes or more is written with external data; at most onnx_file_limit.
+  std::uint64_t external_data_from = onnx_file_limit;
+};
+
+/// The files that write_onnx() has written.
+struct written_onnx {
+  std::uint64_t model_bytes = 0;     ///< Bytes of the model's own file.
+  std::uint64_t external_bytes = 0;  ///< Bytes of its external data.
+  std::filesystem::path external;    ///< The file with the external data; empty if there is none.
+};
+
+/// Writes a model to a file, which appears as a whole or not at all (replacement_file).
+///
+/// A model that has too many bytes for one file, or more than the options allow, becomes two: its
+/// constants of 1024 bytes and more, those of sub-graphs too, go to the file `path` + ".data"
+/// beside it, each to an offset that is a multiple of 4096. The data get their name first, the
+/// model last, so that no model is without its data. Both files stand in the folder that `path`
+/// leads to if it is a link.
+///
+/// Needs no memory for the elements of constants but for those of 4 bits. The model may refer to
+/// the files that are replaced (mapped_file). Throws unsupported as to_onnx(), and if the model has
+/// 2 GiB or more without these constants, or is to go to a device; io if a file cannot be written;
+/// invalid_argument if an option is out of its range.
+inline written_onnx write_onnx(const model& m, const std::filesystem::path& path,
+                               const onnx_write_options& options = {}) {
+  namespace fs = std::filesystem;
+  detent::require(options.external_data_from <= onnx_file_limit, error_kind::invalid_argument,
+                  "external data from ", options.external_data_from, " bytes, expected at most ",
+                  onnx_file_limit);
+  detail::file_pieces pieces = detail::model_pieces(m);
+  replacement_file file(path);
+  written_onnx written;
+  fs::path data = file.target();
+  data += ".data";
+  std::optional<detail::external_file> external;
+  if (pieces.size() >= options.external_data_from && !file.is_special()) {
+    external.emplace(data.filename().string());
+    pieces = detail::model_pieces(m, &*external);
+  }
+  written.model_bytes = pieces.size();
+  detent::require(pieces.size() < onnx_file_limit, error_kind::unsupported, path.string(),
+                  ": the model has ", pieces.size(), " bytes",
+                  external ? " without its external data" : "",
+                  "; a file of this format holds 2 GiB");
+  if (!external || external->pieces().size() == 0) {
+    detail::write_pieces(file, pieces);
+    file.commit();
+    return written;
+  }
+  replacement_file data_file(data);
+  detail::write_pieces(data_file, external->pieces());
+  data_file.close();
+  detail::write_pieces(file, pieces);
+  file.close();
+  const bool is_new = !fs::exists(data);
+  data_file.commit();
+  try {
+    file.commit();
+  } catch (const error&) {
+    std::error_code ignored;
+    if (is_new) {
+      fs::remove(data, ignored);
+    }
+    throw;
+  }
+  written.external_bytes = external->pieces().size();
+  written.external = std::move(data);
+  return written;
 }
 
 }  // namespace graph

@@ -247,7 +247,7 @@ class tensor {
   /// The tensor without its elements: type, shape, and the order in which elements are stored.
   [[nodiscard]] tensor form() const {
     tensor t = *this;
-    t.storage_ = nullptr;
+    t.set_storage(nullptr);
     return t;
   }
   /// True if both tensors have the same type, the same shape and the same order of elements.
@@ -265,21 +265,38 @@ class tensor {
     return {reinterpret_cast<const T*>(storage_.get()), count_};
   }
   /// All elements as T for writing, with the rules and errors of data(). Copies of the tensor share
-  /// the elements and see the change: write only before the tensor is handed on.
+  /// the elements and see the change: write only before the tensor is handed on. A view of a file
+  /// (is_mapped()) is copied to memory first, for this tensor alone.
   template <class T>
   [[nodiscard]] std::span<T> mutable_data() {
     check_access(sizeof(T));
+    own_elements();
     return {reinterpret_cast<T*>(storage_.get()), count_};
   }
   /// The address of the bytes() bytes of the elements; null without elements.
   [[nodiscard]] const std::byte* raw() const noexcept { return storage_.get(); }
   /// The address of the elements for writing, under the rule of mutable_data(); null without
   /// elements.
-  [[nodiscard]] std::byte* mutable_raw() noexcept { return storage_.get(); }
+  [[nodiscard]] std::byte* mutable_raw() {
+    own_elements();
+    return storage_.get();
+  }
 
   /// Gives the tensor other storage for its elements. It must have at least bytes() bytes and be
   /// aligned for any element type; neither is checked. Null takes the elements away.
-  void set_storage(std::shared_ptr<std::byte> storage) noexcept { storage_ = std::move(storage); }
+  void set_storage(std::shared_ptr<std::byte> storage) noexcept {
+    storage_ = std::move(storage);
+    is_mapped_ = false;
+  }
+
+  /// Makes the elements a view of a file that is mapped into memory (mapped_file.hpp). The view
+  /// must have at least bytes() bytes and be aligned for the element type; neither is checked.
+  void set_mapped_storage(std::shared_ptr<const std::byte> view) noexcept {
+    storage_ = std::const_pointer_cast<std::byte>(std::move(view));
+    is_mapped_ = storage_ != nullptr;
+  }
+  /// True if the elements are a view of a file, which can only be read.
+  [[nodiscard]] bool is_mapped() const noexcept { return is_mapped_; }
 
   /// Shares the elements of `source` under this tensor's own shape and type, without copying. The
   /// elements of both must have the same size, which is not checked. Throws shape_mismatch if their
@@ -288,6 +305,7 @@ class tensor {
     require(source.count_ == count_, error_kind::shape_mismatch, "cannot reshape ",
             shown(source.dims()), " to ", shown(dims()));
     storage_ = source.storage_;
+    is_mapped_ = source.is_mapped_;
   }
 
   /// A tensor of another shape that shares the elements of this one, without copying. Throws
@@ -312,6 +330,15 @@ class tensor {
     require(storage_ != nullptr, error_kind::invalid_argument, "tensor has no data");
   }
 
+  /// Copies elements that can only be read to memory of this tensor.
+  void own_elements() {
+    if (is_mapped_) {
+      tensor own = allocate(type_, dims());
+      std::memcpy(own.storage_.get(), storage_.get(), bytes());
+      set_storage(std::move(own.storage_));
+    }
+  }
+
   static const shape& no_dims() noexcept {
     static const shape none;
     return none;
@@ -322,6 +349,7 @@ class tensor {
   std::size_t count_ = 0;
   std::shared_ptr<std::byte> storage_;
   bool channels_last_ = false;
+  bool is_mapped_ = false;  // the elements must not be written
 };
 
 /// A read-only view of the elements under the tensor's shape. The tensor must outlive the view and

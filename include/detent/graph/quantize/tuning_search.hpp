@@ -208,8 +208,8 @@ class tuning_search {
                       options_.measured_runs, executor, [this] { return now(); });
         break;
       case tuning_objective::model_size:
-        once([&] { return to_onnx(float_model_).size(); });
-        own = static_cast<double>(to_onnx(quantized).size());
+        once([&] { return onnx_size(float_model_); });
+        own = static_cast<double>(onnx_size(quantized));
         break;
       case tuning_objective::footprint:
         once([&] { return footprint(for_execution(float_model_, false), sample(), executor); });
