@@ -31,6 +31,8 @@ struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   std::vector<std::string> validation;   // like calibration; empty: the calibration samples
   std::string labels;                    // .npy with the labels of these samples; may be empty
   std::string report;                    // HTML file to write; empty: none
+  // A model of so many bytes or more is written with external data.
+  std::size_t external_data_from = std::size_t{1} << 31U;
   std::size_t threads = 1;
   detent::parallel_for parallel;  // runs the threads; empty: the calling thread runs everything
 

@@ -2,6 +2,7 @@
 // The command line tool: quantizes, runs and judges ONNX models.
 // Exit codes: 0 ok, 1 the job failed (one line on standard error), 2 wrong usage.
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -52,6 +53,10 @@ bool is_output_written() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef SIGXFSZ
+  // A file that would become too large is an error to report, with nothing half-written left.
+  static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
+#endif
   CLI::App app{"detent: INT8 quantization of ONNX models"};
   app.require_subcommand(1);
   const std::string version = std::to_string(DETENT_VERSION_MAJOR) + "." +

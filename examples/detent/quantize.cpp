@@ -14,6 +14,7 @@
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/configuration/quantize_as_told.hpp>
+#include <detent/graph/model/tensor_store.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/parallel.hpp>
@@ -22,6 +23,7 @@
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "json_output.hpp"
+#include "model_output.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
 #include "samples.hpp"
@@ -76,13 +78,24 @@ graph::accuracy_control_result control_accuracy(const quantize_arguments& a, con
   return found;
 }
 
+/// A folder on a disk that has room for what is written to `output`.
+std::filesystem::path folder_of(const std::string& output) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path path(output);
+  const fs::path real = fs::is_symlink(path, failed) ? fs::canonical(path, failed) : path;
+  const bool is_device = fs::exists(real, failed) && !fs::is_regular_file(real, failed);
+  return is_device ? fs::temp_directory_path() : real.parent_path();
+}
+
 /// Does the job of the arguments. `labelled` holds the samples for accuracy control; without it, it
 /// may be null. `count` is the number of calibration samples.
 outcome run_job(const quantize_arguments& a, const graph::model& m,
                 const graph::calibration_source& samples, std::size_t count,
-                const labelled_samples* labelled, progress& bar) {
+                const labelled_samples* labelled, graph::tensor_store& store, progress& bar) {
   outcome o;
   graph::quantization_run run{.executor = a.executor_options()};
+  run.keep_constant = [&](graph::tensor made) { return store.keep(std::move(made)); };
   run.on_progress = [&](const graph::quantization_progress& p) { show(p, count, bar); };
   run.on_parts = [&](std::optional<graph::quantization>& parts) {
     bar.begin("calibrating", count, true);
@@ -168,20 +181,23 @@ int quantize(const quantize_arguments& given) {
     samples->limit(a.samples);
   }
   const std::size_t count = samples ? samples->size() : 0;
+  graph::require_writable(a.output);
+  graph::tensor_store store(folder_of(a.output));
   std::optional<progress> bar(std::in_place, "calibrating", count);
   const graph::calibration_source source =
       samples ? source_of(*samples, *bar) : graph::calibration_source();
   const labelled_samples* known = labelled ? &*labelled : nullptr;
-  const outcome o =
-      graph::with_file_name(a.model, [&] { return run_job(a, m, source, count, known, *bar); });
+  const outcome o = graph::with_file_name(
+      a.model, [&] { return run_job(a, m, source, count, known, store, *bar); });
   bar.reset();
   report_data page;
   if (!a.report.empty()) {
     page = make_report(a, m, *samples, known, o);
   }
   const std::uintmax_t before = file_size(a.model) + m.external_bytes;
-  graph::write_onnx(o.result, a.output);
-  const auto after = file_size(a.output);
+  const graph::written_onnx written =
+      graph::write_onnx(o.result, a.output, {.external_data_from = a.external_data_from});
+  const std::uintmax_t after = written.model_bytes + written.external_bytes;
   if (!a.report.empty()) {
     page.bytes_before = before;
     page.bytes_after = after;
@@ -212,6 +228,7 @@ int quantize(const quantize_arguments& given) {
                 {"output", a.output},
                 {"bytes_before", before},
                 {"bytes_after", after},
+                {"external_data", external_data_json(written)},
                 {"samples", samples ? samples->size() : 0},
                 {"layers", o.layers},
                 {"quantized_tensors", tensors},
@@ -243,6 +260,7 @@ int quantize(const quantize_arguments& given) {
               a.output.c_str(), o.layers, tensors, samples ? samples->size() : 0);
   std::printf("size %ju -> %ju bytes (%.1f %%)\n", before, after,
               before == 0 ? 0.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
+  print_external_data(written);
   return 0;
 }
 

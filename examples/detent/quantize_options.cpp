@@ -143,6 +143,13 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("--report", a_.report, "HTML page about the result");
   command
       .add_option(
+          "--external-data-from", a_.external_data_from,
+          "A model of so many bytes (or 64M, 2G, ...) or more is written with its constants "
+          "in a second file, OUT.onnx.data; at most 2G, which is the default")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31U));
+  command
+      .add_option(
           "--budget", s_.budget,
           "Seconds that --method auto may take; the best result so far is written when they "
           "are over")
@@ -194,8 +201,8 @@ void quantize_options::read_tuning(const std::string& text) {
   }
   for (const CLI::Option* option : command_.get_options()) {
     static const std::set<std::string> allowed = {
-        "MODEL",    "--output", "--config",  "--calib", "--validation",
-        "--labels", "--json",   "--threads", "--help",  "--memory-limit"};
+        "MODEL",  "--output",  "--config", "--calib",        "--validation",        "--labels",
+        "--json", "--threads", "--help",   "--memory-limit", "--external-data-from"};
     const std::string name =
         option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames()[0];
     if (!option->empty() && allowed.count(name) == 0) {

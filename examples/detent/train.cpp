@@ -27,6 +27,7 @@
 
 #include "json_output.hpp"
 #include "labelled_data.hpp"
+#include "model_output.hpp"
 #include "progress.hpp"
 #include "signals.hpp"
 #include "train_report.hpp"
@@ -107,11 +108,14 @@ class training_run {
     if (a_.is_qoperator) {
       graph::to_qoperator(o.result);
     }
-    graph::write_onnx(o.result, a_.output);
+    const graph::written_onnx written = graph::write_onnx(o.result, a_.output);
     if (!a_.report.empty()) {
       graph::write_file(a_.report, html_report(report(o)));
     }
     print(o);
+    if (!a_.json) {
+      print_external_data(written);
+    }
     return interrupted != 0 ? 128 + interrupted : 0;
   }
 

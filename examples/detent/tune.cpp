@@ -26,6 +26,7 @@
 #include "calibration_data.hpp"
 #include "evaluator.hpp"
 #include "json_output.hpp"
+#include "model_output.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 #include "signals.hpp"
@@ -100,9 +101,13 @@ class tuning_run {
     if (c_.form == graph::inc::framework::qlinear_operators) {
       graph::to_qoperator(r.best);
     }
-    graph::write_onnx(r.best, a_.output);
+    const graph::written_onnx written =
+        graph::write_onnx(r.best, a_.output, {.external_data_from = a_.external_data_from});
     warn_of_nodes_in_float(r.not_run);
     report(r);
+    if (!a_.json) {
+      print_external_data(written);
+    }
     return interrupted != 0 ? 128 + interrupted : 0;
   }
 

@@ -18,6 +18,11 @@
 #include <doctest/doctest.h>
 #include <protozero/pbf_writer.hpp>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
+#endif
+
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
@@ -134,10 +139,11 @@ graph_parts relu_model() {
   return parts;
 }
 
-graph::model read_with(const temporary_folder& folder, const std::string& initializer) {
+graph::model read_with(const temporary_folder& folder, const std::string& initializer,
+                       const graph::read_limits& limits = {}) {
   graph_parts parts = relu_model();
   parts.initializers = {initializer};
-  return graph::read_onnx(folder.write("model.onnx", parts.model()));
+  return graph::read_onnx(folder.write("model.onnx", parts.model()), limits);
 }
 
 void check_rejected(const graph_parts& parts, error_kind kind,
@@ -565,6 +571,110 @@ TEST_CASE("onnx: external data") {
            {"out.bin", "out of the model's folder"});
   rejected({{"location", "out/secret.bin"}}, error_kind::bad_file, {"out of the model's folder"});
   rejected({{"location", "out/missing.bin"}}, error_kind::bad_file, {"out of the model's folder"});
+}
+
+TEST_CASE("onnx: mapped and copied external data are the same, and their damage is refused alike") {
+  const temporary_folder folder;
+  constexpr std::int64_t count = 3000;  // more than a page
+  std::string bytes(4 * (count + 2), '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(i * 7 % 251 % 128);  // no NaN
+  }
+  folder.write("data.bin", bytes);
+  folder.write("short.bin", bytes.substr(0, 4 * count - 1));
+  folder.write("below/data.bin", bytes);
+  const temporary_folder other;
+  other.write("secret.bin", bytes);
+  std::filesystem::create_symlink(other.path() / "secret.bin", folder.path() / "out.bin");
+#if DETENT_HAS_FILE_MAPPING
+  REQUIRE(mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
+#endif
+  const graph::read_limits copying{.map_external_data = false};
+  for (const graph::read_limits& limits : {graph::read_limits(), copying}) {
+    const auto read = [&](const entries& where, element_type type = element_type::f32,
+                          const shape& dims = {count}) {
+      const graph::model m = read_with(folder, external(where, type, dims), limits);
+      return *m.initializer("weights");
+    };
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{8}, std::size_t{1}}) {
+      const tensor t = read({{"location", "data.bin"}, {"offset", std::to_string(offset)}});
+      // Floats are mapped only at addresses of floats.
+      CHECK(t.is_mapped() ==
+            (DETENT_HAS_FILE_MAPPING == 1 && limits.map_external_data && offset % 4 == 0));
+      CHECK(std::memcmp(t.raw(), bytes.data() + offset, t.bytes()) == 0);
+      graph::expect_pages(t);
+      graph::release_pages(t);
+      CHECK(std::memcmp(t.raw(), bytes.data() + offset, t.bytes()) == 0);
+    }
+    // What is not stored as it is in memory is copied.
+    const tensor flags = read({{"location", "data.bin"}}, element_type::boolean, {5000});
+    CHECK(!flags.is_mapped());
+    for (std::size_t i = 0; i < flags.count(); ++i) {
+      REQUIRE(flags.data<std::uint8_t>()[i] == (bytes[i] != 0 ? 1 : 0));
+    }
+    const tensor nibbles = read({{"location", "data.bin"}}, element_type::u4, {9999});
+    CHECK(!nibbles.is_mapped());
+    CHECK(nibbles.data<std::uint8_t>()[9998] == (static_cast<unsigned char>(bytes[4999]) & 0xFU));
+    CHECK(!read({{"location", "data.bin"}}, element_type::f32, {1023}).is_mapped());
+
+    const auto rejected = [&](const entries& where, error_kind kind,
+                              std::initializer_list<std::string_view> words) {
+      check_graph_error(kind, {"weights"}, [&] { static_cast<void>(read(where)); });
+      check_graph_error(kind, words, [&] { static_cast<void>(read(where)); });
+    };
+    rejected({{"location", "missing.bin"}}, error_kind::io, {"missing.bin"});
+    rejected({{"location", "short.bin"}}, error_kind::bad_file, {"short.bin", "11999", "12000"});
+    rejected({{"location", "data.bin"}, {"offset", "12"}}, error_kind::bad_file, {"12008"});
+    for (const char* offset : {"999999999999999996", "18446744073709551612", "-4"}) {
+      rejected({{"location", "data.bin"}, {"offset", offset}}, error_kind::bad_file, {offset});
+    }
+    rejected({{"location", "below"}}, error_kind::io, {"below", "is a folder"});
+    rejected({{"location", "out.bin"}}, error_kind::bad_file, {"out of the model's folder"});
+    rejected({{"location", "../data.bin"}}, error_kind::bad_file, {"../data.bin"});
+#if DETENT_HAS_FILE_MAPPING
+    rejected({{"location", "pipe"}}, error_kind::io, {"pipe is not a regular file"});
+#endif
+    // The limits count mapped bytes, too.
+    graph::read_limits less = limits;
+    less.max_constant_bytes = 11999;
+    const std::string tensor_of_12000 =
+        external({{"location", "data.bin"}}, element_type::f32, {count});
+    check_graph_error(error_kind::bad_file, {"weights", "12000", "11999"},
+                      [&] { static_cast<void>(read_with(folder, tensor_of_12000, less)); });
+  }
+}
+
+TEST_CASE("onnx: a mapped tensor is never written, and outlives its file's name") {
+  const temporary_folder folder;
+  constexpr std::int64_t count = 2000;
+  const std::string bytes(4 * count, '\0');
+  folder.write("data.bin", bytes);
+  graph::model m =
+      read_with(folder, external({{"location", "data.bin"}}, element_type::f32, {count}));
+  tensor& weights = m.initializers.at("weights");
+  const tensor before = weights;
+  const tensor shaped = weights.reshaped({2, count / 2});
+  const tensor form = weights.form();
+  CHECK(before.is_mapped() == (DETENT_HAS_FILE_MAPPING == 1));
+  CHECK(shaped.is_mapped() == before.is_mapped());
+  CHECK(!form.is_mapped());
+  weights.mutable_data<float>()[7] = 1.0F;
+  CHECK(!weights.is_mapped());
+  CHECK(weights.data<float>()[7] == 1.0F);
+  CHECK(weights.data<float>()[8] == 0.0F);
+  graph::release_pages(weights);  // which is no view now
+  CHECK(weights.data<float>()[7] == 1.0F);
+  if (before.is_mapped()) {
+    CHECK(before.data<float>()[7] == 0.0F);
+    tensor raw = before;
+    raw.mutable_raw()[0] = std::byte{1};
+    CHECK(before.raw()[0] == std::byte{0});
+  }
+  CHECK(graph::read_file(folder.path() / "data.bin") == bytes);
+  graph::write_file(folder.path() / "data.bin", "other");
+  m = graph::model();
+  CHECK(std::memcmp(before.raw(), bytes.data(), bytes.size()) == 0);
+  CHECK(std::memcmp(shaped.raw(), bytes.data(), bytes.size()) == 0);
 }
 
 // ------------------------------------------------------------------------------------------ bad

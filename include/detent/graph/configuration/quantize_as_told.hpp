@@ -16,6 +16,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/automatic_quantization.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
@@ -46,6 +47,9 @@ struct quantization_run {
   /// Called when the static approach has its parts, before the model is taken from them; it may
   /// replace them by others.
   std::function<void(std::optional<quantization>& parts)> on_parts = {};
+  /// Called with constants that the dynamic and the weight-only approach make, as the options
+  /// keep_constant of theirs; tensor_store::keep() puts those of large models in a file.
+  std::function<tensor(tensor made)> keep_constant = {};
 };
 
 namespace detail {
@@ -102,6 +106,7 @@ inline void quantize_dynamically(const quantization_job& job, const model& m,
                                  quantization_outcome& o) {
   dynamic_quantization_options options{.weights = job.weights, .scope = job.scope};
   options.weight_type = job.weight_type;
+  options.keep_constant = run.keep_constant;
   options.executor = run.executor;
   const std::vector<std::string> unsupported = unsupported_nodes(m);
   require(unsupported.empty() || job.bias_correction != "fast", error_kind::unsupported, job.prefix,
@@ -121,6 +126,7 @@ inline void quantize_weights_as_told(const quantization_job& job, const model& m
                               .block_size = job.block_size,
                               .algorithm = job.weight_algorithm};
   options.scales = job.weights.scale;
+  options.keep_constant = run.keep_constant;
   options.executor = run.executor;
   options.scope = job.scope;
   options.on_layer = [&o](const weight_only_layer&) { ++o.layers; };

@@ -17,7 +17,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -27,6 +29,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -54,27 +57,48 @@ struct dynamic_quantization_options {
   /// ONNX's own operators.
   bool contrib_operators = false;
   quantization_scope scope = {};  ///< Nodes that stay in float, and settings of single operators.
+  /// Called with each tensor of codes that is made; the model gets the tensor that it returns,
+  /// which must have the same form and elements. tensor_store::keep() puts those of large models in
+  /// a file. What it throws ends the quantization.
+  std::function<tensor(tensor made)> keep_constant = {};
   /// Options of the executors that run models here; `parallel` is used by solvers, too.
   executor_options executor = {};
 };
 
 namespace detail {
 
-/// Writes the model of a plan with dynamically quantized layers.
+/// Returns the quantized weights of the node at an index, or nothing if it is no layer that is
+/// quantized.
+using find_layer_weights = std::function<std::optional<layer_weights>(std::size_t node)>;
+
+/// Returns the weights of the layers in `parameters`, which must outlive the result.
+[[nodiscard]] inline find_layer_weights known_weights(const quantization_parameters& parameters) {
+  return [&parameters](std::size_t i) {
+    const auto found = parameters.layers.find(i);
+    return found == parameters.layers.end() ? std::nullopt
+                                            : std::optional<layer_weights>(found->second);
+  };
+}
+
+/// Writes the model of a plan with dynamically quantized layers. Weights are asked for one layer at
+/// a time, and dropped when they are in the model.
 class dynamic_quantizer {
  public:
-  dynamic_quantizer(const quantization_plan& plan, const quantization_parameters& parameters,
+  dynamic_quantizer(const quantization_plan& plan, find_layer_weights weights_of,
                     const dynamic_quantization_options& options)
-      : plan_(plan), p_(parameters), options_(options), m_(plan.float_model()), writer_(m_) {}
+      : plan_(plan),
+        weights_of_(std::move(weights_of)),
+        options_(options),
+        m_(plan.float_model()),
+        writer_(m_) {}
 
   model run() {
     // Graph outputs keep their names, so intermediate values inside a rewritten layer get new ones.
     const std::vector<node> originals = std::move(m_.nodes);
     m_.nodes.clear();
     for (std::size_t i = 0; i < originals.size(); ++i) {
-      const auto layer = p_.layers.find(i);
-      if (layer != p_.layers.end()) {
-        rewrite(originals[i], layer->second);
+      if (const std::optional<layer_weights> weights = weights_of_(i)) {
+        rewrite(originals[i], *weights);
       } else if (is_quantizable_lstm(m_, originals[i]) && !plan_.ignores(i)) {
         rewrite_lstm(originals[i], with_settings(options_.weights, plan_.settings(i)));
       } else {
@@ -118,6 +142,14 @@ class dynamic_quantizer {
     return nodes_.back().outputs[0];
   }
 
+  /// Adds the codes of the constant `name`, whose float elements are not needed in memory any more.
+  std::string add_codes(const std::string& name, tensor codes) {
+    release_pages(m_.initializers.at(name));
+    return writer_.add_initializer(
+        name + "_quantized",
+        options_.keep_constant ? options_.keep_constant(std::move(codes)) : std::move(codes));
+  }
+
   void rewrite(const node& n, const layer_weights& w) {
     const tensor* bias = float_constant(m_, n, 2);
     const bool is_conv = n.is("Conv");
@@ -132,8 +164,8 @@ class dynamic_quantizer {
       codes = transposed(codes);
     }
     const bool is_unsigned = options_.weight_type == element_type::u8;
-    const std::string weights = writer_.add_initializer(
-        n.inputs[1] + "_quantized", is_unsigned ? shifted_to_unsigned(codes) : std::move(codes));
+    const std::string weights =
+        add_codes(n.inputs[1], is_unsigned ? shifted_to_unsigned(codes) : std::move(codes));
     std::string zero_point;
     if (is_unsigned) {
       zero_point = writer_.add_values<std::uint8_t>(n.inputs[1] + "_zero_point", element_type::u8,
@@ -199,8 +231,7 @@ class dynamic_quantizer {
       const bool is_unsigned = options_.weight_type == element_type::u8;
       tensor zeros = tensor::allocate(options_.weight_type, dims);
       std::fill_n(zeros.mutable_raw(), zeros.bytes(), is_unsigned ? std::byte{128} : std::byte{0});
-      n.inputs[i] = writer_.add_initializer(name + "_quantized",
-                                            is_unsigned ? shifted_to_unsigned(w.codes) : w.codes);
+      n.inputs[i] = add_codes(name, is_unsigned ? shifted_to_unsigned(w.codes) : w.codes);
       n.inputs.push_back(writer_.add_values(name + "_scale", element_type::f32, dims, w.scales));
       n.inputs.push_back(writer_.add_initializer(name + "_zero_point", std::move(zeros)));
     }
@@ -236,7 +267,7 @@ class dynamic_quantizer {
   }
 
   const quantization_plan& plan_;
-  const quantization_parameters& p_;
+  find_layer_weights weights_of_;
   const dynamic_quantization_options& options_;
   model m_;
   graph_writer writer_;
@@ -282,27 +313,35 @@ class dynamic_quantizer {
           error_kind::invalid_argument, "weight_type is ", name(options.weight_type),
           ", expected uint8 or int8");
   const quantization_plan plan = detail::dynamic_plan(std::move(m), options.scope);
-  quantization_parameters p;
-  for (const std::size_t i : plan.layers()) {
+  const auto quantized = [&](std::size_t i) {
     // The bias is added in float, so it puts no limit on the scales of the weights.
     node without_bias = plan.float_model().nodes[i];
     without_bias.inputs.resize(2);
-    p.layers.emplace(i, quantize_layer_weights(plan.float_model(), without_bias, 1.0F,
-                                               with_settings(options.weights, plan.settings(i)),
-                                               options.executor.parallel));
-  }
-  model plain = detail::dynamic_quantizer(plan, p, options).run();
+    return quantize_layer_weights(plan.float_model(), without_bias, 1.0F,
+                                  with_settings(options.weights, plan.settings(i)),
+                                  options.executor.parallel);
+  };
+  const std::set<std::size_t> layers(plan.layers().begin(), plan.layers().end());
   const bool can_be_judged =
-      std::any_of(plain.outputs.begin(), plain.outputs.end(),
+      std::any_of(plan.float_model().outputs.begin(), plan.float_model().outputs.end(),
                   [](const value_info& v) { return v.type == element_type::f32; });
-  if (!samples || p.layers.empty() || !can_be_judged ||
+  if (!samples || layers.empty() || !can_be_judged ||
       !unsupported_nodes(plan.float_model()).empty()) {
-    return plain;
+    const detail::find_layer_weights one_by_one = [&](std::size_t i) {
+      return layers.count(i) == 0 ? std::nullopt : std::optional<layer_weights>(quantized(i));
+    };
+    return detail::dynamic_quantizer(plan, one_by_one, options).run();
   }
+  quantization_parameters p;
+  for (const std::size_t i : layers) {
+    p.layers.emplace(i, quantized(i));
+  }
+  const detail::find_layer_weights known = detail::known_weights(p);
+  model plain = detail::dynamic_quantizer(plan, known, options).run();
   quantization_plan corrected = plan;
   static_cast<void>(
       correct_biases(corrected, p, samples, {.kind = bias_correction::fast}, options.executor));
-  model other = detail::dynamic_quantizer(corrected, p, options).run();
+  model other = detail::dynamic_quantizer(corrected, known, options).run();
   const output_judge judge(plan.float_model(), samples, 64, true, options.executor);
   return judge.noise_to_signal(other) < judge.noise_to_signal(plain) ? other : plain;
 }

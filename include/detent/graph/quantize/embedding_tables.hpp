@@ -20,6 +20,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/observers/channels.hpp>
@@ -98,6 +99,7 @@ class embedding_quantizer {
     const std::vector<std::int32_t> zeros(scales.size(), 0);
     quantize(view, mutable_view_of<std::int8_t>(codes), channel_quant_params{0, scales, zeros},
              scheme.levels);
+    release_pages(table);
     const std::int64_t rows = table.dim(0);
     return {writer_.add_initializer(name + "_quantized", std::move(codes)),
             per_row

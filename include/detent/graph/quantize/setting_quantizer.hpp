@@ -153,7 +153,7 @@ class setting_quantizer {
     }
     dynamic_quantization_options dynamic;
     dynamic.weight_type = options_.weight_type;
-    return detail::dynamic_quantizer(plan, p, dynamic).run();
+    return detail::dynamic_quantizer(plan, detail::known_weights(p), dynamic).run();
   }
 
  private:

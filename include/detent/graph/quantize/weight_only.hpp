@@ -33,12 +33,14 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/layer_input_statistics.hpp>
+#include <detent/graph/quantize/nbits_constants.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/weight_only_options.hpp>
@@ -329,9 +331,9 @@ class weight_only_quantizer {
   };
 
   [[nodiscard]] solution find_codes(matrix_view<const float> w, const weight_matrix& of,
-                                    const input_statistics* statistics) const {
+                                    const input_statistics* statistics,
+                                    const parallel_for& parallel) const {
     const std::size_t block = of.layout.block_size;
-    const parallel_for& parallel = options_.executor.parallel;
     weight_format format;
     format.scheme = {of.layout.bits == 4 ? int4::levels : full_grid<std::int8_t>,
                      options_.symmetric};
@@ -374,78 +376,130 @@ class weight_only_quantizer {
 
   void add_solved(const weight_matrix& w, const input_statistics* statistics) {
     stored_.push_back(solve(w, statistics));
+    if (stored_.size() < matrices_.size()) {
+      expect_pages(m_.initializers.at(matrices_[stored_.size()].name));
+    }
     if (options_.on_solved) {
       options_.on_solved(stored_.size(), matrices_.size());
     }
   }
 
+  /// Solves one matrix and adds its constants to the model. The float weights are needed in memory
+  /// only here.
   stored_matrix solve(const weight_matrix& w, const input_statistics* statistics) {
     const tensor values = m_.initializers.at(w.name);
+    expect_pages(values);
     const matrix_view<const float> stored(values.data<float>().data(),
                                           static_cast<std::size_t>(values.dim(0)),
                                           static_cast<std::size_t>(values.dim(1)));
-    const solution found = with_context("weights '" + w.name + "'", [&] {
-      return find_codes(w.is_transposed ? stored : stored.transposed(), w, statistics);
+    const matrix_view<const float> weights = w.is_transposed ? stored : stored.transposed();
+    nbits_constants constants(w.layout, zero_points());
+    std::vector<float> input_scales;
+    const solver_evidence evidence = with_context("weights '" + w.name + "'", [&] {
+      if (statistics == nullptr) {
+        return solve_rows(weights, w, constants);
+      }
+      solution found = find_codes(weights, w, statistics, options_.executor.parallel);
+      constants.put(0, found.weights);
+      input_scales = std::move(found.input_scales);
+      return found.weights.evidence;
     });
-    return store(w, found);
+    release_pages(values);
+    return store(w.name, constants, input_scales, evidence);
+  }
+
+  [[nodiscard]] nbits_zero_points zero_points() const {
+    return options_.algorithm == weight_only_algorithm::hqq && options_.hqq.real_zero_points
+               ? nbits_zero_points::reals
+           : options_.symmetric ? nbits_zero_points::none
+                                : nbits_zero_points::integers;
+  }
+
+  /// Solves a matrix without statistics, whose rows do not depend on each other: some at a time, so
+  /// that the solvers' copies take little memory, and in parallel if there are enough.
+  solver_evidence solve_rows(matrix_view<const float> w, const weight_matrix& of,
+                             nbits_constants& to) const {
+    const std::size_t rows = rows_at_a_time(w.columns);
+    const std::size_t parts = (w.rows + rows - 1) / rows;
+    const bool has_one_part = parts == 1;
+    std::vector<solver_evidence> evidence(parts);
+    detent::detail::run_parallel(
+        has_one_part ? parallel_for() : options_.executor.parallel, parts, [&](std::size_t part) {
+          const std::size_t first = part * rows;
+          const std::size_t count = (std::min)(rows, w.rows - first);
+          const std::vector<float> dense = dense_rows(w, first, count);
+          const solution found =
+              find_codes({dense.data(), count, w.columns}, of, nullptr,
+                         has_one_part ? options_.executor.parallel : parallel_for());
+          to.put(first, found.weights);
+          evidence[part] = found.weights.evidence;
+        });
+    for (std::size_t part = 1; part < parts; ++part) {
+      add_rows(evidence[0], evidence[part]);
+    }
+    detent::detail::require_finite_objective(evidence[0].objective,
+                                             graph::name(options_.algorithm));
+    return evidence[0];
+  }
+
+  /// How many rows of K weights are solved at a time: a million bytes of them, or 64 rows if that
+  /// is more, which must not exceed 8 MiB. The codes do not depend on it.
+  [[nodiscard]] static std::size_t rows_at_a_time(std::size_t depth) {
+    constexpr std::size_t usual = std::size_t{1} << 18U;
+    constexpr std::size_t most = std::size_t{1} << 21U;
+    return (std::max)(std::size_t{1},
+                      (std::min)((std::max)(usual / depth, std::size_t{64}), most / depth));
+  }
+
+  /// Copies rows, which may be columns in memory, in tiles that are read by whole cache lines.
+  [[nodiscard]] static std::vector<float> dense_rows(matrix_view<const float> w, std::size_t first,
+                                                     std::size_t count) {
+    constexpr std::size_t tile = 16;
+    std::vector<float> dense(count * w.columns);
+    for (std::size_t r0 = 0; r0 < count; r0 += tile) {
+      const std::size_t r1 = (std::min)(r0 + tile, count);
+      for (std::size_t c0 = 0; c0 < w.columns; c0 += tile) {
+        const std::size_t c1 = (std::min)(c0 + tile, w.columns);
+        for (std::size_t r = r0; r < r1; ++r) {
+          for (std::size_t c = c0; c < c1; ++c) {
+            dense[r * w.columns + c] = w(first + r, c);
+          }
+        }
+      }
+    }
+    for (std::size_t i = 0; i < dense.size(); ++i) {
+      require(std::isfinite(dense[i]), error_kind::invalid_argument, "the weight at row ",
+              first + i / w.columns, ", column ", i % w.columns, " is ", dense[i]);
+    }
+    return dense;
   }
 
   std::string add_initializer(const std::string& wish, tensor t) {
     const std::string name = names_.take(wish);
-    m_.initializers[name] = std::move(t);
+    m_.initializers[name] =
+        options_.keep_constant ? options_.keep_constant(std::move(t)) : std::move(t);
     return name;
   }
 
-  /// Adds the constants of a solution to the model. The solvers' signed codes and zero points
-  /// become the unsigned ones of the operator: both are increased by 2^(bits - 1).
-  stored_matrix store(const weight_matrix& w, const solution& found) {
-    const nbits_layout& layout = w.layout;
-    const std::int32_t shift = layout.default_zero_point();
-    const auto n = static_cast<std::int64_t>(layout.columns);
-    const auto blocks = static_cast<std::int64_t>(layout.blocks());
-    const quantized_weights& q = found.weights;
-    const auto packed = [&](const auto& rows_of_codes, std::size_t width, shape dims,
-                            std::size_t row_bytes) {
-      tensor t = tensor::allocate(element_type::u8, std::move(dims));
-      std::vector<std::uint8_t> codes(width);
-      for (std::size_t r = 0; r < layout.columns; ++r) {
-        for (std::size_t i = 0; i < width; ++i) {
-          codes[i] = static_cast<std::uint8_t>(rows_of_codes[r * width + i] + shift);
-        }
-        pack_nbits(layout.bits, codes,
-                   t.mutable_data<std::uint8_t>().subspan(r * row_bytes, row_bytes));
-      }
-      return t;
-    };
+  /// Adds the constants of a matrix to the model.
+  stored_matrix store(const std::string& name, const nbits_constants& constants,
+                      const std::vector<float>& input_scales, const solver_evidence& evidence) {
     stored_matrix stored;
-    stored.evidence = q.evidence;
-    stored.codes = add_initializer(
-        w.name + "_quantized",
-        packed(q.codes, layout.depth, {n, blocks, static_cast<std::int64_t>(layout.block_bytes())},
-               layout.row_bytes()));
-    stored.scales = add_initializer(
-        w.name + "_scales", tensor::of<float>(element_type::f32, {n, blocks}, q.params.scales));
-    if (!q.real_zero_points.empty()) {
-      std::vector<float> zero_points;
-      for (const float z : q.real_zero_points) {
-        zero_points.push_back(z + static_cast<float>(shift));
-      }
-      stored.zero_points = add_initializer(
-          w.name + "_zero_points", tensor::of<float>(element_type::f32, {n, blocks}, zero_points));
-    } else if (!options_.symmetric) {
-      const std::size_t bytes = layout.zero_point_bytes();
-      stored.zero_points = add_initializer(w.name + "_zero_points",
-                                           packed(q.params.zero_points, layout.blocks(),
-                                                  {n, static_cast<std::int64_t>(bytes)}, bytes));
+    stored.evidence = evidence;
+    stored.codes = add_initializer(name + "_quantized", constants.codes());
+    stored.scales = add_initializer(name + "_scales", constants.scales());
+    if (constants.zero_points().has_data()) {
+      stored.zero_points = add_initializer(name + "_zero_points", constants.zero_points());
     }
-    if (!found.input_scales.empty()) {
+    if (!input_scales.empty()) {
       std::vector<float> inverse;
-      for (const float s : found.input_scales) {
+      for (const float s : input_scales) {
         inverse.push_back(1.0F / s);
       }
-      stored.inverse_input_scales = add_initializer(
-          w.name + "_inverse_input_scales",
-          tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(layout.depth)}, inverse));
+      stored.inverse_input_scales =
+          add_initializer(name + "_inverse_input_scales",
+                          tensor::of<float>(element_type::f32,
+                                            {static_cast<std::int64_t>(inverse.size())}, inverse));
     }
     return stored;
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <detent/config.hpp>
+#include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
@@ -91,6 +92,10 @@ struct weight_only_options {
 #if DETENT_WITH_EIGEN
   gptq_options gptq = {};  ///< Options of gptq; only with Eigen.
 #endif
+  /// Called with each constant that is made; the model gets the tensor that it returns, which must
+  /// have the same form and elements. tensor_store::keep() puts those of large models in a file.
+  /// What it throws ends the quantization.
+  std::function<tensor(tensor made)> keep_constant = {};
   /// Called with each node that was rewritten, in their order.
   std::function<void(const weight_only_layer& layer)> on_layer = {};
   /// Called after each matrix of weights was solved, with the number of those that are done and the
