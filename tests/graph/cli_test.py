@@ -87,6 +87,14 @@ def floats(name, values):
     return dims + field(2, 1) + field(8, name) + field(9, values.astype(np.float32).tobytes())
 
 
+def external_floats(name, values, location, offset):
+    """A constant whose values are in another file."""
+    dims = b"".join(field(1, d) for d in values.shape)
+    where = {"location": location, "offset": str(offset), "length": str(values.size * 4)}
+    entries = b"".join(field(13, field(1, key) + field(2, value)) for key, value in where.items())
+    return dims + field(2, 1) + field(8, name) + entries + field(14, 1)
+
+
 class CommandLine(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -599,6 +607,99 @@ class CommandLine(unittest.TestCase):
             works += 1
             self.assertTrue((out / "test_data_set_0" / "output_0.npy").exists(), folder)
         self.assertGreater(works, len(folders) * 0.8)
+
+    # ------------------------------------------------------------------------------ external data
+
+    def two_layers(self):
+        """A model with two layers whose weights are in another file: 257 KiB each."""
+        random = np.random.default_rng(5)
+        weights = [random.standard_normal((256, 257), np.float32) / 16 for _ in range(2)]
+        (self.folder / "weights").write_bytes(b"".join(w.tobytes() for w in weights))
+        path = self.folder / "layers.onnx"
+        nodes = [node("MatMul", ["x", "a"], ["y"]), node("Gemm", ["y", "b"], ["z"]) + field(5, field(1, "transB") + field(3, 1) + field(20, 2))]
+        path.write_bytes(model(nodes, [value_info("x", "n", 256)], [value_info("z", "n", 256)],
+                               [external_floats("a", weights[0], "weights", 0),
+                                external_floats("b", weights[1], "weights", weights[0].nbytes)]))
+        x = self.folder / "x.npy"
+        np.save(x, random.standard_normal((3, 256), np.float32))
+        return path, x
+
+    def test_external_data_is_written(self):
+        path, x = self.two_layers()
+        out, data = self.folder / "out.onnx", self.folder / "out.onnx.data"
+        forms = (["--approach", "weight-only"], ["--approach", "weight-only", "--bits", 8, "--weight-algorithm", "hqq"],
+                 ["--approach", "dynamic"], ["--method", "minmax", "--calib", x])
+        for form in forms:
+            one = self.folder / "one.onnx"
+            self.works("quantize", path, "-o", one, *form)
+            self.assertFalse(pathlib.Path(str(one) + ".data").exists())
+            text = self.works("quantize", path, "-o", out, "--external-data-from", "1K", *form)
+            self.assertIn(f"external data in {data}, {data.stat().st_size} bytes", text)
+            self.assertGreater(data.stat().st_size, 60000)
+            self.assertLess(out.stat().st_size, 20000)
+            self.works("run", one, "--input", x, "-o", self.folder / "one")
+            self.works("run", out, "--input", x, "-o", self.folder / "two")
+            self.assertEqual((self.folder / "one/z.npy").read_bytes(), (self.folder / "two/z.npy").read_bytes())
+            first = out.read_bytes(), data.read_bytes()
+            for threads in (2, 3):
+                facts = json.loads(self.works("quantize", path, "-o", out, "--external-data-from", "1K", "--threads", threads,
+                                              "--json", *form))
+                self.assertEqual((out.read_bytes(), data.read_bytes()), first)
+                self.assertEqual(facts["external_data"], str(data))
+                self.assertEqual(facts["bytes_after"], len(first[0]) + len(first[1]))
+            self.assertIn("MatMul", self.works("inspect", out))
+        self.assertIsNone(json.loads(self.works("quantize", path, "-o", one, "--json", *forms[0]))["external_data"])
+        for wrong in ("0", "3G", "some"):
+            self.wrong_usage(["--external-data-from"], "quantize", path, "-o", out, "--external-data-from", wrong)
+
+    def test_external_data_takes_the_place_of_what_it_is_made_from(self):
+        path, x = self.two_layers()
+        own = self.folder / "layers.onnx.data"
+        (self.folder / "weights").rename(own)
+        a = np.fromfile(own, np.float32)[: 256 * 257].reshape(256, 257)
+        c = np.fromfile(own, np.float32)[256 * 257 :].reshape(257, 256)
+        nodes = [node("MatMul", ["x", "a"], ["y"]), node("MatMul", ["y", "c"], ["z"])]
+        path.write_bytes(model(nodes, [value_info("x", "n", 256)], [value_info("z", "n", 256)],
+                               [external_floats("a", a, own.name, 0), external_floats("c", c, own.name, a.nbytes)]))
+        flags = ["--approach", "weight-only", "--external-data-from", 1]
+        self.works("quantize", path, "-o", self.folder / "out.onnx", *flags)
+        expected = (self.folder / "out.onnx.data").read_bytes()
+        self.works("quantize", path, "-o", path, *flags)
+        self.assertEqual(own.read_bytes(), expected)
+        self.works("run", path, "--input", x, "-o", self.folder / "z")
+
+    @unittest.skipUnless(hasattr(os, "fork"), "needs limits of processes")
+    def test_external_data_that_does_not_fit(self):
+        import resource
+        path, _ = self.two_layers()
+        before = sorted(p.name for p in self.folder.iterdir())
+        for limit in (0, 10000, 60000):
+            for more in ([], ["--external-data-from", "1"]):
+                done = subprocess.run(
+                    [options.detent, "quantize", path, "-o", self.folder / "out.onnx", "--approach", "weight-only", *more],
+                    capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+                self.assertEqual(done.returncode, 1, done)
+                self.assertIn("cannot write", done.stderr)
+                self.assertIn("out.onnx", done.stderr)
+                self.assertEqual(sorted(p.name for p in self.folder.iterdir()), before)
+        self.fails(["cannot write", "nowhere"], "quantize", path, "-o", self.folder / "nowhere" / "out.onnx", "--approach", "dynamic")
+
+    def test_external_data_that_is_damaged(self):
+        path, x = self.two_layers()
+        weights = self.folder / "weights"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1])
+        for command in (["inspect", path], ["run", path, "--input", x, "-o", self.folder / "z"],
+                        ["quantize", path, "-o", self.folder / "out.onnx", "--approach", "weight-only"]):
+            self.fails(["layers.onnx", "'b'", "weights", str(len(whole) - 1)], *command)
+        weights.unlink()
+        weights.mkdir()
+        self.fails(["'a'", "is a folder"], "inspect", path)
+        weights.rmdir()
+        self.fails(["'a'", "weights"], "inspect", path)
+        if hasattr(os, "mkfifo"):
+            os.mkfifo(weights)
+            self.fails(["'a'", "not a regular file"], "inspect", path)
 
     # ----------------------------------------------------------------------------------- quantize
 

@@ -408,6 +408,30 @@ def digits(tool, table, options):
             table.compare_top1(label, tool.run(quantized, feeds), run_ort(quantized, feeds), 0.99)
 
 
+    external_data(tool, table, folder / "digits.onnx", feeds, text)
+
+
+def external_data(tool, table, model, feeds, calibration):
+    """Quantized models with their constants in a second file, which ONNX Runtime reads, too."""
+    for form in ("qdq", "integerops", "matmulnbits"):
+        given = ["--calib", calibration, "--method", "minmax"] if form == "qdq" else []
+        paths = [tool.folder / f"{kind}.{form}.onnx" for kind in ("one", "two")]
+        tool("quantize", model, "-o", paths[0], "--format", form, *given)
+        tool("quantize", model, "-o", paths[1], "--format", form, "--external-data-from", 1, *given)
+        written = onnx.load(str(paths[1]), load_external_data=False).graph.initializer
+        if not any(t.data_location == onnx.TensorProto.EXTERNAL for t in written):
+            table.fail(f"external data {form}: there is none")
+        for t in written:
+            where = {e.key: e.value for e in t.external_data}
+            if where and (where["location"] != paths[1].name + ".data" or int(where["offset"]) % 4096 != 0):
+                table.fail(f"external data {form}: tensor {t.name} is at {where}")
+        if form == "qdq":
+            onnx.checker.check_model(str(paths[1]), full_check=True)
+        one, two = (run_ort(path, feeds) for path in paths)
+        table.compare_float(f"external data {form}", two, one, 0.0)
+        table.compare_float(f"external data {form}, read by us", tool.run(paths[1], feeds), tool.run(paths[0], feeds), 0.0)
+
+
 def models(tool, table, options):
     for name, model, calibration, samples in load_models(options.shared):
         check_model(tool, table, name, model, calibration, samples, top1=0.995 if name == "kws" else None)

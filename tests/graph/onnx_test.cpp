@@ -592,7 +592,8 @@ TEST_CASE("onnx: mapped and copied external data are the same, and their damage 
   const graph::read_limits copying{.map_external_data = false};
   for (const graph::read_limits& limits : {graph::read_limits(), copying}) {
     const auto read = [&](const entries& where, element_type type = element_type::f32,
-                          const shape& dims = {count}) {
+                          shape dims = {}) {
+      dims = dims.empty() ? shape{count} : dims;
       const graph::model m = read_with(folder, external(where, type, dims), limits);
       return *m.initializer("weights");
     };
