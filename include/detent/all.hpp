@@ -14,9 +14,14 @@
 #include <detent/elementwise/operands.hpp>
 #include <detent/elementwise/walk.hpp>
 #include <detent/fixed_point.hpp>
+#include <detent/fused_convolution.hpp>
+#include <detent/fused_dynamic_linear.hpp>
+#include <detent/fused_epilogue.hpp>
+#include <detent/fused_gemm.hpp>
 #include <detent/observer_registry.hpp>
 #include <detent/observers/channels.hpp>
 #include <detent/observers/constant.hpp>
+#include <detent/observers/elements.hpp>
 #include <detent/observers/histogram_observers.hpp>
 #include <detent/observers/isotone.hpp>
 #include <detent/observers/observer.hpp>
@@ -33,7 +38,9 @@
 #include <detent/observers/tools/torch.hpp>
 #include <detent/power_of_two.hpp>
 #include <detent/quantized_elementwise.hpp>
+#include <detent/quantized_transform.hpp>
 #include <detent/rounding.hpp>
+#include <detent/row_ranges.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/simd.hpp>
 #include <detent/solvers/adam.hpp>

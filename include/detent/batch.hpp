@@ -14,7 +14,9 @@
 // (lane_params), which suits loops whose lanes are channels. As in namespace reference, nothing is
 // checked: scales are positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The
 // functions have no state, rely on the default rounding mode, and are compiled at the flags of the
-// including translation unit. Without xsimd this header is empty.
+// including translation unit. Without xsimd, quantize(), dequantize(), requantize(),
+// fake_quantize() and store_8bit() take single values instead of registers, so that functors which
+// are written for `auto` compile there, too.
 #ifndef DETENT_BATCH_HPP
 #define DETENT_BATCH_HPP
 
@@ -182,12 +184,75 @@ void store_8bit(Q* out, const integers<Arch>& q) noexcept {
   }
 }
 
+/// Writes the first `count` lanes to out[0] .. out[count - 1] as 8- or 16-bit integers of the type
+/// Q. Nothing behind them is written.
+template <quantized_type Q, class Arch>
+void store_8bit(Q* out, const integers<Arch>& q, std::size_t count) noexcept {
+  if (count >= integers<Arch>::size) {
+    store_8bit(out, q);
+    return;
+  }
+  alignas(Arch::alignment()) std::int32_t lanes[integers<Arch>::size];
+  q.store_aligned(lanes);
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<Q>(lanes[i]);
+  }
+}
+
 }  // namespace batch
 DETENT_NAMESPACE_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
+
+#else  // DETENT_WITH_XSIMD
+
+#include <cstddef>
+#include <cstdint>
+
+#include <detent/reference.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace batch {
+
+/// The quantized value of a single real, reference::quantize.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] std::int32_t quantize(float x, quant_params p, grid levels, const Policy& policy = {},
+                                    std::uint64_t index = 0) noexcept {
+  return reference::quantize(x, p, levels, policy, index);
+}
+/// The real that a single quantized value stands for, reference::dequantize.
+[[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
+  return reference::dequantize(q, p);
+}
+/// The quantized value of a single 32-bit sum, reference::requantize with p.scale as multiplier.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] std::int32_t requantize(std::int32_t accumulator, quant_params p, grid levels,
+                                      const Policy& policy = {}, std::uint64_t index = 0) noexcept {
+  return reference::requantize(accumulator, p.scale, p.zero_point, levels, policy, index);
+}
+/// dequantize(quantize(x)) of a single real.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] float fake_quantize(float x, quant_params p, grid levels, const Policy& policy = {},
+                                  std::uint64_t index = 0) noexcept {
+  return dequantize(quantize(x, p, levels, policy, index), p);
+}
+/// Writes the value to out[0] as an 8- or 16-bit integer of the type Q.
+template <quantized_type Q>
+void store_8bit(Q* out, std::int32_t q) noexcept {
+  *out = static_cast<Q>(q);
+}
+/// Writes the value to out[0] as an 8- or 16-bit integer of the type Q, if `count` is not 0.
+template <quantized_type Q>
+void store_8bit(Q* out, std::int32_t q, std::size_t count) noexcept {
+  if (count != 0) {
+    *out = static_cast<Q>(q);
+  }
+}
+
+}  // namespace batch
+DETENT_NAMESPACE_END
 
 #endif  // DETENT_WITH_XSIMD
 

@@ -117,15 +117,22 @@ inline void require_window(const filter_shape& f, const window& w) {
           error_kind::invalid_argument, "convolution: a window beyond 2^32");
 }
 
+/// Checks the window and returns the number of values of the input.
+inline std::size_t required_input(const filter_shape& f, const window& w) {
+  require_window(f, w);
+  return checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
+}
+/// The number of values of the output of a window that was checked.
+[[nodiscard]] inline std::size_t required_output(const filter_shape& f, const window& w) {
+  return checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
+}
+
 /// Checks the window and the sizes of input and output.
 template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
-  require_window(f, w);
-  const std::size_t in =
-      checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
-  const std::size_t out =
-      checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
+  const std::size_t in = required_input(f, w);
+  const std::size_t out = required_output(f, w);
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
           "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
           " and ", out);
@@ -387,6 +394,86 @@ class integer_convolution {
   mutable overflow_record overflow_;
 };
 
+/// The body of all integer convolutions, for arguments that were checked. `images` says where the
+/// results go.
+template <class T>
+void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filters,
+                 const window& w, convolution_output<T> images, const epilogue_options& options,
+                 const parallel_for& parallel) {
+  const filter_shape& f = filters.shape();
+  const auto& products = active<kernels::integer_product_kernels>();
+  const auto& statistics = active<kernels::statistics_kernels>();
+  const integer_convolution<T> convolution(products, filters, options);
+  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
+  // 32-bit elements that have no room for their sums keep their values: blocks must hold those.
+  images.keeps_values = std::same_as<T, std::int32_t> && convolution.is_wide();
+  if (filters.is_depthwise()) {
+    const std::optional<kernels::depthwise_filter> by_lines = line_filter(f, w);
+    const auto depthwise_lines = active<kernels::depthwise_kernels>().depthwise_lines;
+    if (sizeof(T) == 1 && by_lines && depthwise_lines != nullptr && !convolution.is_wide()) {
+      kernels::depthwise_lines_args lines;
+      lines.filter = *by_lines;
+      lines.weights = filter_access::depthwise(filters).lines(*by_lines);
+      lines.epilogue = convolution.depthwise_epilogue();
+      if (lines.weights != nullptr) {
+        for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
+                            depthwise_lines);
+        return;
+      }
+    }
+    const tap_order& order = filter_access::depthwise(filters).order();
+    for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(), images,
+                       parallel,
+                       [&](const kernels::depthwise_rows<std::uint8_t>& rows,
+                           const output_block<T>& block) { convolution.multiply(rows, block); });
+    convolution.finish();
+    return;
+  }
+  const std::size_t row = filter_access::kernel_row(filters);
+  if (!products.adds_pairs && !is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
+      row % kernels::group_depth == 0 && !convolution.is_wide()) {
+    for_segmented_blocks(f, w, input.data(), padding, row, images, parallel,
+                         [&](const std::uint8_t* const* segments, const output_block<T>& block) {
+                           kernels::gemm_u8s8_args g;
+                           g.rows = segments;
+                           g.segments = f.kernel_height;
+                           convolution.multiply(g, 0, block, [&](std::size_t i) {
+                             std::uint32_t sum = 0;
+                             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+                               sum += static_cast<std::uint32_t>(
+                                   statistics.sum_u8(segments[kh * block.count() + i], row));
+                             }
+                             return static_cast<std::int32_t>(sum);
+                           });
+                         });
+    return;
+  }
+  for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+                      [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
+                          const output_block<T>& block) {
+                        kernels::gemm_u8s8_args g;
+                        g.a = rows;
+                        g.lda = lda;
+                        convolution.multiply(g, group, block, [&](std::size_t i) {
+                          return statistics.sum_u8(rows + i * lda, filters.groups()[group].depth());
+                        });
+                      });
+  convolution.finish();
+}
+
+/// A copy of signed bytes with 128 added to each value, in memory that is leased from the calling
+/// thread.
+inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> input,
+                                                  leased_memory<std::uint8_t>& memory,
+                                                  const parallel_for& parallel) {
+  std::uint8_t* const to = memory.lease(input.size());
+  constexpr std::size_t block = std::size_t{1} << 16;
+  for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
+    shift_to_unsigned(input.data() + first, count, to + first);
+  });
+  return {to, input.size()};
+}
+
 }  // namespace detail
 
 /// Convolves unsigned 8-bit images with packed 8-bit filters. With y, x a pixel of the output, c an
@@ -475,71 +562,11 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
   detail::require_epilogue<T>(f, w, options);
-  if (output.empty()) {
-    return;
+  if (!output.empty()) {
+    detail::convolve_to<T>(input, filters, w,
+                           {detail::output_images<T>(f, w, output.data()), options.residual.data},
+                           options, parallel);
   }
-  const auto& products = detail::active<kernels::integer_product_kernels>();
-  const auto& statistics = detail::active<kernels::statistics_kernels>();
-  const detail::integer_convolution<T> convolution(products, filters, options);
-  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
-  // 32-bit elements that have no room for their sums keep their values: blocks must hold those.
-  const detail::convolution_output<T> images{
-      detail::output_images<T>(f, w, output.data()), options.residual.data,
-      std::same_as<T, std::int32_t> && convolution.is_wide()};
-  if (filters.is_depthwise()) {
-    const std::optional<kernels::depthwise_filter> line_filter = detail::line_filter(f, w);
-    const auto depthwise_lines = detail::active<kernels::depthwise_kernels>().depthwise_lines;
-    if (sizeof(T) == 1 && line_filter && depthwise_lines != nullptr && !convolution.is_wide()) {
-      kernels::depthwise_lines_args lines;
-      lines.filter = *line_filter;
-      lines.weights = detail::filter_access::depthwise(filters).lines(*line_filter);
-      lines.epilogue = convolution.depthwise_epilogue();
-      if (lines.weights != nullptr) {
-        detail::for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
-                                    depthwise_lines);
-        return;
-      }
-    }
-    const detail::tap_order& order = detail::filter_access::depthwise(filters).order();
-    detail::for_depthwise_rows(
-        input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,
-        [&](const kernels::depthwise_rows<std::uint8_t>& rows,
-            const detail::output_block<T>& block) { convolution.multiply(rows, block); });
-    convolution.finish();
-    return;
-  }
-  const std::size_t row = detail::filter_access::kernel_row(filters);
-  if (!products.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0 && !convolution.is_wide()) {
-    detail::for_segmented_blocks(
-        f, w, input.data(), padding, row, images, parallel,
-        [&](const std::uint8_t* const* segments, const detail::output_block<T>& block) {
-          kernels::gemm_u8s8_args g;
-          g.rows = segments;
-          g.segments = f.kernel_height;
-          convolution.multiply(g, 0, block, [&](std::size_t i) {
-            std::uint32_t sum = 0;
-            for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum += static_cast<std::uint32_t>(
-                  statistics.sum_u8(segments[kh * block.count() + i], row));
-            }
-            return static_cast<std::int32_t>(sum);
-          });
-        });
-    return;
-  }
-  detail::for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
-                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
-                                  const detail::output_block<T>& block) {
-                                kernels::gemm_u8s8_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                convolution.multiply(g, group, block, [&](std::size_t i) {
-                                  return statistics.sum_u8(rows + i * lda,
-                                                           filters.groups()[group].depth());
-                                });
-                              });
-  convolution.finish();
 }
 
 /// Convolves signed 8-bit images with packed 8-bit filters, with an lhs_zero_point of -128..127.
@@ -551,16 +578,10 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
               const parallel_for& parallel = {}) {
   detail::require_images(filters.shape(), w, input, output);
   detail::require_zero_point(options.lhs_zero_point, full_grid<std::int8_t>, "convolution");
-  detail::leased_memory<std::uint8_t> memory(input.size());
-  std::uint8_t* const shifted = memory.data();
-  constexpr std::size_t block = std::size_t{1} << 16;
-  detail::for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
-    detail::shift_to_unsigned(input.data() + first, count, shifted + first);
-  });
+  detail::leased_memory<std::uint8_t> memory;
   epilogue_options of_shifted = options;
   of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
-  convolve(std::span<const std::uint8_t>(shifted, input.size()), filters, w, output, of_shifted,
-           parallel);
+  convolve(detail::shifted_copy(input, memory, parallel), filters, w, output, of_shifted, parallel);
 }
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output

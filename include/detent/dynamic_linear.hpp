@@ -116,6 +116,105 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
   return dynamic_params(all, all.count_nan < x.rows * x.columns, scheme, where);
 }
 
+/// The same options with the bias, residual and clamp of `options`.
+[[nodiscard]] inline epilogue_options with_real_terms(epilogue_options epilogue,
+                                                      const dynamic_linear_options& options) {
+  epilogue.lower = options.lower;
+  epilogue.upper = options.upper;
+  epilogue.bias = options.bias;
+  epilogue.residual = options.residual;
+  return epilogue;
+}
+
+/// The options of the product that dynamic_linear() makes of its quantized left side. If there is
+/// one range for all rows, it is computed here.
+template <linear_input F>
+[[nodiscard]] epilogue_options quantized_epilogue(matrix_view<const F> lhs,
+                                                  const dynamic_linear_options& options,
+                                                  const parallel_for& parallel) {
+  constexpr const char* where = "dynamic_linear";
+  require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  epilogue_options epilogue = with_real_terms({}, options);
+  if (!options.per_row) {
+    const quant_params all = params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    epilogue.lhs_scale = all.scale;
+    epilogue.lhs_zero_point = all.zero_point;
+  }
+  return epilogue;
+}
+
+/// Quantizes the rows of lhs and calls multiply(left, part) for all parts of the product, on the
+/// threads of `parallel`.
+template <linear_input F, class Product, class Multiply>
+void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Product& product,
+                         const epilogue_options& epilogue, const dynamic_linear_options& options,
+                         const parallel_for& parallel, const Multiply& multiply_part) {
+  // A block of quantized rows, with their scales and zero points.
+  struct quantized_rows {
+    std::uint8_t* q;
+    float scales[kernels::largest_rows_per_call];
+    std::int32_t zero_points[kernels::largest_rows_per_call];
+  };
+  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
+                                 float* scales, std::int32_t* zero_points) {
+    const matrix_view<const float> block = float_rows(lhs, first, rows);
+    if (options.per_row) {
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                            std::span<float>(scales, rows),
+                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
+      return;
+    }
+    kernels::elementwise_args a;
+    a.rows = rows;
+    a.columns = lhs.columns;
+    a.in_stride = block.row_stride;
+    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+    a.scale = &epilogue.lhs_scale;
+    a.zero_point = &epilogue.lhs_zero_point;
+    a.qmin = options.lhs_scheme.levels.qmin;
+    a.qmax = options.lhs_scheme.levels.qmax;
+    quantize_row<std::uint8_t>::run(block.data, a, q);
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
+    const bool is_converted = !std::same_as<F, float> || is_column_major(lhs);
+    const std::size_t step = is_converted ? rows_per_task : rows;
+    for (std::size_t i = 0; i < rows; i += step) {
+      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
+                    to.zero_points + i);
+    }
+  };
+  const auto left_of = [&](const quantized_rows& rows) {
+    left_part left;
+    left.a = rows.q;
+    left.lda = lhs.columns;
+    left.zero_points = options.per_row ? rows.zero_points : nullptr;
+    left.scales = options.per_row ? rows.scales : nullptr;
+    return left;
+  };
+  const even_blocks blocks = product.row_tasks(lhs.rows, parallel);
+  if (blocks.count() <= 1) {
+    // A single block of rows is quantized once, and threads share its columns.
+    leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
+    quantized_rows all;
+    all.q = memory.data();
+    quantize_rows(0, lhs.rows, all);
+    const product_parts parts = product.parts(lhs.rows, parallel);
+    run_parallel(parallel, parts.size(),
+                 [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
+    return;
+  }
+  run_parallel(parallel, blocks.count(), [&](std::size_t i) {
+    const std::size_t first = blocks.begin(i);
+    const std::size_t rows = blocks.size(i);
+    leased_memory<std::uint8_t> memory(rows * lhs.columns);
+    quantized_rows block;
+    block.q = memory.data();
+    quantize_rows(first, rows, block);
+    multiply_part(left_of(block), product_part{first, rows, 0, columns});
+  });
+}
+
 }  // namespace detail
 
 /// Multiplies a real M x K matrix by packed K x N weights, with a left side that is quantized to
@@ -144,79 +243,16 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
-  constexpr const char* where = "dynamic_linear";
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
-  detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
-  epilogue_options epilogue;
-  epilogue.lower = options.lower;
-  epilogue.upper = options.upper;
-  epilogue.bias = options.bias;
-  epilogue.residual = options.residual;
-  if (!options.per_row) {
-    const quant_params all = detail::params_of_rows(lhs, options.lhs_scheme, where, parallel);
-    epilogue.lhs_scale = all.scale;
-    epilogue.lhs_zero_point = all.zero_point;
-  }
+  const epilogue_options epilogue = detail::quantized_epilogue(lhs, options, parallel);
+  detail::require_rows<float, std::uint8_t>(lhs.rows, weights.columns(), epilogue);
   const typename detail::product_with<float, W>::type product(std::type_identity<std::uint8_t>{},
-                                                              lhs.rows, weights, out, epilogue);
-  // A block of quantized rows, with their scales and zero points.
-  struct quantized_rows {
-    std::uint8_t* q;
-    float scales[kernels::largest_rows_per_call];
-    std::int32_t zero_points[kernels::largest_rows_per_call];
-  };
-  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
-                                 float* scales, std::int32_t* zero_points) {
-    const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-    if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                            std::span<float>(scales, rows),
-                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-      return;
-    }
-    kernels::elementwise_args a;
-    a.rows = rows;
-    a.columns = lhs.columns;
-    a.in_stride = block.row_stride;
-    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
-    a.scale = &epilogue.lhs_scale;
-    a.zero_point = &epilogue.lhs_zero_point;
-    a.qmin = options.lhs_scheme.levels.qmin;
-    a.qmax = options.lhs_scheme.levels.qmax;
-    detail::quantize_row<std::uint8_t>::run(block.data, a, q);
-  };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
-    // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
-    const bool is_converted = !std::same_as<F, float> || detail::is_column_major(lhs);
-    const std::size_t step = is_converted ? detail::rows_per_task : rows;
-    for (std::size_t i = 0; i < rows; i += step) {
-      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
-                    to.zero_points + i);
-    }
-  };
-  const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
-    product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
-                     options.per_row ? from.scales : nullptr);
-  };
-  const detail::even_blocks blocks = product.row_tasks(lhs.rows, parallel);
-  if (blocks.count() <= 1) {
-    // A single block of rows is quantized once, and threads share its columns.
-    detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
-    quantized_rows all;
-    all.q = memory.data();
-    quantize_rows(0, lhs.rows, all);
-    const detail::product_parts parts = product.parts(lhs.rows, parallel);
-    detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
-    return;
-  }
-  detail::run_parallel(parallel, blocks.count(), [&](std::size_t i) {
-    const std::size_t first = blocks.begin(i);
-    const std::size_t rows = blocks.size(i);
-    quantized_rows block;
-    block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
-    quantize_rows(first, rows, block);
-    multiply(block, {first, rows, 0, out.columns});
-  });
+                                                              weights, epilogue);
+  const detail::product_output<float> to(out, epilogue);
+  detail::for_quantized_parts(lhs, out.columns, product, epilogue, options, parallel,
+                              [&](const detail::left_part& left, const detail::product_part& part) {
+                                product.multiply(left, part, to);
+                              });
 }
 
 /// Accepts a left side that is a view of mutable elements; it is only read. The product is that of

@@ -116,9 +116,12 @@ inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
   return to;
 }
 
+/// Where column_terms keep what they compute: in memory that is leased from the calling thread, so
+/// that the object must die on the thread that prepared it, or in memory of their own.
+enum class terms_memory : std::uint8_t { leased, owned };
+
 /// The per-column arrays of an integer product, padded to whole panels for the kernels. Arrays of
-/// the weights are used directly if they need no change; the others are computed into memory that
-/// is leased from the calling thread, so that an object must die on the thread that prepared it.
+/// the weights are used directly if they need no change; the others are computed.
 class column_terms {
  public:
   column_terms() = default;
@@ -130,7 +133,7 @@ class column_terms {
   /// modulo 2^32; if sums might not fit 32 bits, wide_sums.hpp does not use them.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
-               std::int32_t shift = lhs_shift<A>) {
+               std::int32_t shift = lhs_shift<A>, terms_memory memory = terms_memory::leased) {
     require_scale(o.lhs_scale, where);
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
@@ -149,7 +152,11 @@ class column_terms {
     const bool own_bias = !o.bias.empty() && padded != columns;
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
-    std::byte* free = memory_.lease(own * padded * sizeof(float));
+    const std::size_t bytes = own * padded * sizeof(float);
+    if (memory == terms_memory::owned) {
+      owned_.resize(bytes);
+    }
+    std::byte* free = memory == terms_memory::owned ? owned_.data() : leased_.lease(bytes);
     const auto take = [&]<class Value>(std::type_identity<Value>) {
       return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
     };
@@ -253,7 +260,8 @@ class column_terms {
   }
 
   kernels::integer_epilogue epilogue_;
-  leased_memory<std::byte> memory_;
+  leased_memory<std::byte> leased_;
+  aligned_vector<std::byte> owned_;
 };
 
 }  // namespace detail

@@ -41,29 +41,43 @@ concept integer_gemm_output = std::same_as<T, std::int32_t> || std::same_as<T, f
 
 namespace detail {
 
+/// Checks the shape, strides and pointer of the left side of a product with weights of `depth`
+/// rows.
+template <class T>
+void require_left_side(matrix_view<const T> lhs, std::size_t depth) {
+  require_matrix(lhs, "gemm");
+  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
+          " in the left side, ", depth, " in the weights");
+  const bool by_columns = is_column_major(lhs);
+  require(lhs.column_stride == 1 || lhs.columns <= 1 || by_columns, error_kind::unsupported,
+          "gemm: rows must be dense (the left side's column stride is ", lhs.column_stride, ")");
+  require(!by_columns || lhs.column_stride >= static_cast<std::ptrdiff_t>(lhs.rows),
+          error_kind::invalid_argument, "gemm: columns overlap (the column stride is ",
+          lhs.column_stride, " for ", lhs.rows, " rows)");
+  require(lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1 || by_columns,
+          error_kind::invalid_argument, "gemm: rows overlap (the left side's row stride is ",
+          lhs.row_stride, ")");
+}
+
+/// Checks the shape, strides and pointer of the output of a product.
+template <class U>
+void require_output(matrix_view<U> out, std::size_t rows, std::size_t columns) {
+  require_matrix(out, "gemm");
+  require(out.rows == rows && out.columns == columns, error_kind::shape_mismatch,
+          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", rows, " x ", columns);
+  require(out.column_stride == 1 || columns <= 1, error_kind::unsupported,
+          "gemm: rows must be dense (the output's column stride is ", out.column_stride, ")");
+  require(out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1,
+          error_kind::invalid_argument, "gemm: rows overlap (the output's row stride is ",
+          out.row_stride, ")");
+}
+
 /// Checks the shapes, strides and pointers of a product of lhs with `depth` x `columns` weights.
 template <class T, class U>
 void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t columns,
                      matrix_view<U> out) {
-  require_matrix(lhs, "gemm");
-  require_matrix(out, "gemm");
-  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
-          " in the left side, ", depth, " in the weights");
-  require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
-          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
-  const bool by_columns = is_column_major(lhs);
-  require((lhs.column_stride == 1 || lhs.columns <= 1 || by_columns) &&
-              (out.column_stride == 1 || columns <= 1),
-          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
-          lhs.column_stride, " and ", out.column_stride, ")");
-  require(!by_columns || lhs.column_stride >= static_cast<std::ptrdiff_t>(lhs.rows),
-          error_kind::invalid_argument, "gemm: columns overlap (the column stride is ",
-          lhs.column_stride, " for ", lhs.rows, " rows)");
-  require(
-      (lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1 || by_columns) &&
-          (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
-      error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride, " and ",
-      out.row_stride, ")");
+  require_left_side(lhs, depth);
+  require_output(out, lhs.rows, columns);
 }
 
 /// Checks the shape and strides of a matrix that is added to the output (a residual or an integer
@@ -111,29 +125,90 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   }
 }
 
-/// The checked and prepared state that all parts of one integer product share.
+/// The output of one product with the matrices that are added to it, and the record of sums that it
+/// has no room for.
+template <class T>
+class product_output {
+ public:
+  product_output(matrix_view<T> out, const epilogue_options& options) noexcept
+      : out_(out), residual_(options.residual), addend_(options.addend) {}
+
+  /// The first element of a part.
+  [[nodiscard]] T* data(const product_part& part) const noexcept { return at(out_, part); }
+  /// Elements from row to row.
+  [[nodiscard]] std::size_t stride() const noexcept {
+    return static_cast<std::size_t>(out_.row_stride);
+  }
+  /// The residual's first element for a part, or null.
+  [[nodiscard]] const float* residual(const product_part& part) const noexcept {
+    return residual_.data == nullptr ? nullptr : at(residual_, part);
+  }
+  [[nodiscard]] std::size_t residual_stride() const noexcept {
+    return static_cast<std::size_t>(residual_.row_stride);
+  }
+  /// The addend's first element for a part, or null.
+  [[nodiscard]] const std::int32_t* addend(const product_part& part) const noexcept {
+    return addend_.data == nullptr ? nullptr : at(addend_, part);
+  }
+  [[nodiscard]] std::size_t addend_stride() const noexcept {
+    return static_cast<std::size_t>(addend_.row_stride);
+  }
+
+  [[nodiscard]] overflow_record& overflow() const noexcept { return overflow_; }
+  /// Throws overflow if a sum did not fit the output. Call it when all parts are done.
+  void finish() const { overflow_.raise_if_noted("gemm"); }
+
+ private:
+  template <class U>
+  [[nodiscard]] static U* at(const matrix_view<U>& m, const product_part& part) noexcept {
+    return m.data + static_cast<std::ptrdiff_t>(part.first) * m.row_stride + part.column;
+  }
+
+  matrix_view<T> out_;
+  matrix_view<const float> residual_;
+  matrix_view<const std::int32_t> addend_;
+  mutable overflow_record overflow_;
+};
+
+/// Some rows of the left side of a product.
+struct left_part {
+  const std::uint8_t* a = nullptr;  // the first row
+  std::size_t lda = 0;              // bytes from row to row
+  // One value for each row; null means that the single value of the options serves all rows.
+  const std::int32_t* zero_points = nullptr;
+  const float* scales = nullptr;
+  bool is_shifted = false;  // signed bytes that 128 has been added to
+
+  /// The rows from number `row` on.
+  [[nodiscard]] left_part from(std::size_t row) const noexcept {
+    left_part p = *this;
+    p.a += row * lda;
+    p.zero_points = zero_points != nullptr ? zero_points + row : nullptr;
+    p.scales = scales != nullptr ? scales + row : nullptr;
+    return p;
+  }
+};
+
+/// The checked and prepared state that all parts of one integer product share, and all products
+/// with the same weights and options.
 template <class T>
 class integer_product {
  public:
   /// `A` is the left side's type, in which lhs_zero_point and lhs_zero_points are given.
   template <class A>
-  integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
-                  matrix_view<T> out, const epilogue_options& options)
+  integer_product(std::type_identity<A> /*lhs*/, const packed_weights& weights,
+                  const epilogue_options& options, terms_memory memory = terms_memory::leased)
       : kernels_(active<kernels::integer_product_kernels>()),
         weights_(weights),
-        out_(out),
-        residual_(options.residual),
-        addend_(options.addend),
         caches_(resolved_caches(options.caches)) {
-    require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t>;
     shift_ = kernels_.multiplies_signed ? 0 : lhs_shift<A>;
-    terms_.template prepare<T, A>(weights, options, "gemm", shift_);
+    terms_.template prepare<T, A>(weights, options, "gemm", shift_, memory);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = packed_access::panels(weights, kernels_.adds_pairs);
     }
-    if (!is_narrow || addend_.data != nullptr) {
+    if (!is_narrow || options.addend.data != nullptr) {
       wide_.emplace(kernels_, weights,
                     options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
     }
@@ -142,6 +217,8 @@ class integer_product {
   /// multiply() reads the bytes of a signed left side as they are. (A class with `false` wants a
   /// copy of unsigned bytes, with 128 added to each value.)
   static constexpr bool takes_signed = true;
+  /// Whether the kernels add 128 to signed bytes, each time they multiply them.
+  [[nodiscard]] bool shifts_rows() const noexcept { return shift_ != 0; }
 
   /// The parts (rows and columns) that a product with `rows` rows is divided into.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
@@ -152,21 +229,22 @@ class integer_product {
                                       const parallel_for& parallel) const noexcept {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
+  /// Rows of the largest tile of the kernels.
+  [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }
 
-  /// Multiplies the rows of `part` by its columns and stores the results. `a` points to the part's
-  /// first row, whose rows are `lda` bytes apart; the first column is a multiple of strip_columns.
-  /// `zero_points` and `scales` have one value for each row of the part; null means that the single
-  /// value of the options serves all rows.
-  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const {
+  /// Multiplies the rows of `part`, which are those of `left`, by its columns and stores the
+  /// results from `c` on, in rows that are `ldc` elements apart. `to` has the residual and the
+  /// addend. The first column is a multiple of strip_columns.
+  void multiply(const left_part& left, const product_part& part, const product_output<T>& to, T* c,
+                std::size_t ldc) const {
     const auto [first, rows, column, columns] = part;
     std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
-    g.a = a;
-    g.lhs_signed = lhs_signed_;
-    g.lda = lda;
-    g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc + column;
+    g.a = left.a;
+    g.lhs_signed = lhs_signed_ && !left.is_shifted;
+    g.lda = left.lda;
+    g.c = c;
+    g.ldc = ldc;
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
@@ -174,20 +252,14 @@ class integer_product {
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-    g.epilogue.row_zero_point = shifted(zero_points, rows, shift_, shifted_zero_points);
-    g.epilogue.row_scale = scales;
-    if (residual_.data != nullptr) {
-      g.epilogue.residual =
-          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride + column;
-      g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
-    }
-    if (addend_.data != nullptr) {
-      g.epilogue.addend =
-          addend_.data + static_cast<std::ptrdiff_t>(first) * addend_.row_stride + column;
-      g.epilogue.addend_stride = static_cast<std::size_t>(addend_.row_stride);
-    }
-    if (wide_ && !fits_s32_with(g.epilogue.addend, rows, columns)) {
-      wide_->template multiply<T>(g, column, {overflow_, first, column});
+    g.epilogue.row_zero_point = shifted(left.zero_points, rows, shift_, shifted_zero_points);
+    g.epilogue.row_scale = left.scales;
+    g.epilogue.residual = to.residual(part);
+    g.epilogue.residual_stride = to.residual_stride();
+    g.epilogue.addend = to.addend(part);
+    g.epilogue.addend_stride = to.addend_stride();
+    if (wide_ && !fits_s32_with(g.epilogue, rows, columns)) {
+      wide_->template multiply<T>(g, column, {to.overflow(), first, column});
       return;
     }
     if (terms_.needs_row_sums()) {
@@ -196,36 +268,33 @@ class integer_product {
     g.b = panels_from(panels_, weights_.depth(), column);
     run_gemm(kernels_, g);
   }
-
-  /// Throws overflow if a sum did not fit the output. Call it when all parts are done.
-  void finish() const { overflow_.raise_if_noted("gemm"); }
+  /// Multiplies a part and stores it where it belongs in the output.
+  void multiply(const left_part& left, const product_part& part,
+                const product_output<T>& to) const {
+    multiply(left, part, to, to.data(part), to.stride());
+  }
 
  private:
   /// Whether all sums fit 32 bits, without an addend and with the given part of it: the bound of
-  /// the certificate plus a bound of the addend's magnitudes covers the partial sums, too. `addend`
-  /// is the part's first element, or null.
-  [[nodiscard]] bool fits_s32_with(const std::int32_t* addend, std::size_t rows,
+  /// the certificate plus a bound of the addend's magnitudes covers the partial sums, too.
+  [[nodiscard]] bool fits_s32_with(const kernels::integer_epilogue& e, std::size_t rows,
                                    std::size_t columns) const noexcept {
     std::int64_t bound = weights_.certificate().accumulator_bound;
-    if (fits_s32(bound) && addend != nullptr) {
-      bound += magnitude_bound(
-          matrix_view<const std::int32_t>(addend, rows, columns, addend_.row_stride));
+    if (fits_s32(bound) && e.addend != nullptr) {
+      bound += magnitude_bound(matrix_view<const std::int32_t>(
+          e.addend, rows, columns, static_cast<std::ptrdiff_t>(e.addend_stride)));
     }
     return fits_s32(bound);
   }
 
   const kernels::integer_product_kernels& kernels_;
   const packed_weights& weights_;
-  matrix_view<T> out_;
-  matrix_view<const float> residual_;
-  matrix_view<const std::int32_t> addend_;
   cache_sizes caches_;
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
   std::int32_t shift_ = 0;  // subtracted from the left side's values before the kernel sees them
   std::optional<wide_product> wide_;  // set if sums may leave 32 bits, or may with the addend
-  mutable overflow_record overflow_;
 };
 
 /// Maps a class of weights to the class that multiplies by them and writes outputs of type T.
@@ -236,6 +305,35 @@ struct product_with<T, packed_weights> {
   using type = integer_product<T>;
 };
 
+/// Sets the zero points and scales of the rows of a part.
+inline void set_row_options(left_part& left, const product_part& part,
+                            const epilogue_options& options) noexcept {
+  left.zero_points =
+      options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + part.first;
+  left.scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + part.first;
+}
+
+/// The rows of `part` of a left side in the form that a product reads: the matrix itself, or a copy
+/// in memory(bytes), which has 128 added to each value if `shifts`.
+template <class A, class Memory>
+[[nodiscard]] left_part left_rows_of(const matrix_view<const A>& lhs, const product_part& part,
+                                     bool shifts, const epilogue_options& options,
+                                     const Memory& memory) {
+  left_part left;
+  set_row_options(left, part, options);
+  if (!shifts && !is_column_major(lhs)) {
+    left.lda = static_cast<std::size_t>(lhs.row_stride);
+    left.a = reinterpret_cast<const std::uint8_t*>(lhs.data + part.first * left.lda);
+    return left;
+  }
+  std::uint8_t* copy = memory(part.rows * lhs.columns);
+  copy_rows(lhs, part.first, part.rows, shifts, copy);
+  left.a = copy;
+  left.lda = lhs.columns;
+  left.is_shifted = shifts;
+  return left;
+}
+
 /// One checked and prepared product, divided into tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
@@ -245,38 +343,28 @@ class product_tasks {
   product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
                 const epilogue_options& options, const parallel_for& parallel)
       : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
-        options_(options),
-        product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
+        options_((require_rows<T, A>(lhs.rows, weights.columns(), options), options)),
+        product_(std::type_identity<A>{}, weights, options),
+        out_(out, options),
         parts_(product_.parts(lhs.rows, parallel)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
 
   void run(std::size_t task) const {
     const product_part part = parts_[task];
-    const std::size_t depth = lhs_.columns;
-    const std::int32_t* zero_points =
-        options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
-    const float* scales =
-        options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
-    const bool shift = std::same_as<A, std::int8_t> && !product_type::takes_signed;
-    if (!shift && !is_column_major(lhs_)) {
-      const auto lda = static_cast<std::size_t>(lhs_.row_stride);
-      product_.multiply(reinterpret_cast<const std::uint8_t*>(lhs_.data + part.first * lda), lda,
-                        part, zero_points, scales);
-      return;
-    }
-    std::uint8_t* copy = block_memory<std::uint8_t>(part.rows * depth);
-    copy_rows(lhs_, part.first, part.rows, shift, copy);
-    product_.multiply(copy, depth, part, zero_points, scales);
+    const bool shifts = std::same_as<A, std::int8_t> && !product_type::takes_signed;
+    product_.multiply(left_rows_of(lhs_, part, shifts, options_, &block_memory<std::uint8_t>), part,
+                      out_);
   }
 
   /// Throws the error that tasks noted (an overflow of the output). Call it when all have run.
-  void finish() const { product_.finish(); }
+  void finish() const { out_.finish(); }
 
  private:
   matrix_view<const A> lhs_;
   epilogue_options options_;
   product_type product_;
+  product_output<T> out_;
   product_parts parts_;
 };
 

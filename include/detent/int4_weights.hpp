@@ -299,20 +299,19 @@ namespace detail {
 class int4_product {
  public:
   template <class A>
-  int4_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_int4_weights& weights,
-               matrix_view<float> out, const epilogue_options& options)
+  int4_product(std::type_identity<A> /*lhs*/, const packed_int4_weights& weights,
+               const epilogue_options& options)
       : kernels_(active<kernels::nibble_product_kernels>()),
         weights_(weights),
-        out_(out),
         options_(options),
         shift_(lhs_shift<A>) {
-    require_rows<float, A>(rows, weights.columns(), options);
     require_scale(options.lhs_scale, "gemm");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
   /// multiply() reads unsigned bytes only: of a signed left side, a copy with 128 added.
   static constexpr bool takes_signed = false;
+  [[nodiscard]] bool shifts_rows() const noexcept { return shift_ != 0; }
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
@@ -321,38 +320,34 @@ class int4_product {
                                       const parallel_for& parallel) const noexcept {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
+  [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }
 
-  /// Has nothing to report: packing proved that the sums of quantization groups fit 32 bits.
-  void finish() const noexcept {}
-
-  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const {
-    const auto [first, rows, column, columns] = part;
+  void multiply(const left_part& left, const product_part& part, const product_output<float>& to,
+                float* c, std::size_t ldc) const {
+    const std::size_t rows = part.rows;
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
     float same_scales[kernels::largest_rows_per_call];
-    zero_points = shifted(zero_points, rows, shift_, shifted_zero_points);
+    const std::int32_t* zero_points = shifted(left.zero_points, rows, shift_, shifted_zero_points);
     if (zero_points == nullptr) {
       std::fill_n(shifted_zero_points, rows, options_.lhs_zero_point - shift_);
     }
-    if (scales == nullptr) {
+    if (left.scales == nullptr) {
       std::fill_n(same_scales, rows, options_.lhs_scale);
     }
     kernels::gemm_u8u4_args g;
-    g.a = a;
-    g.lda = lda;
-    g.b = weights_.panels(column);
-    g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc + column;
+    g.a = left.a;
+    g.lda = left.lda;
+    g.b = weights_.panels(part.column);
+    g.ldc = ldc;
+    g.c = c;
     g.m = rows;
-    g.n = columns;
+    g.n = part.columns;
     g.k = weights_.depth();
     g.row_zero_point = zero_points != nullptr ? zero_points : shifted_zero_points;
-    g.row_scale = scales != nullptr ? scales : same_scales;
-    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
-    if (options_.residual.data != nullptr) {
-      g.residual_stride = static_cast<std::size_t>(options_.residual.row_stride);
-      g.residual = options_.residual.data + first * g.residual_stride + column;
-    }
+    g.row_scale = left.scales != nullptr ? left.scales : same_scales;
+    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + part.column;
+    g.residual_stride = to.residual_stride();
+    g.residual = to.residual(part);
     g.lower = options_.lower;
     g.upper = options_.upper;
     if (rows >= kernels::fewest_unpacked_rows) {
@@ -360,11 +355,14 @@ class int4_product {
     }
     kernels_.gemm_u8u4(g);
   }
+  void multiply(const left_part& left, const product_part& part,
+                const product_output<float>& to) const {
+    multiply(left, part, to, to.data(part), to.stride());
+  }
 
  private:
   const kernels::nibble_product_kernels& kernels_;
   const packed_int4_weights& weights_;
-  matrix_view<float> out_;
   epilogue_options options_;
   std::int32_t shift_;
 };

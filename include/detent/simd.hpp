@@ -3,9 +3,13 @@
 // including translation unit. They serve element types that the kernel tables do not have. Every
 // function takes the architecture as a template parameter, so that translation units with other
 // flags instantiate other functions. Without xsimd the same functions are plain loops.
+//
+// lanes<T> is a register of values, or one value without xsimd; functions of the caller that are
+// written for `auto` work on both.
 #ifndef DETENT_SIMD_HPP
 #define DETENT_SIMD_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -27,6 +31,107 @@ using default_arch = xsimd::default_arch;
 #else
 /// Stands for the architecture in builds without xsimd.
 struct default_arch {};
+#endif
+
+#if DETENT_WITH_XSIMD
+/// Number of values in lanes<T, Arch>.
+template <class T, class Arch = default_arch>
+inline constexpr std::size_t lane_count = [] {
+  if constexpr (xsimd::has_simd_register<T, Arch>::value) {
+    return xsimd::batch<T, Arch>::size;
+  } else {
+    return std::size_t{1};
+  }
+}();
+/// A register of values of an arithmetic type on the architecture Arch: xsimd::batch<T, Arch>, or T
+/// if there is no such register or no xsimd.
+template <class T, class Arch = default_arch>
+using lanes = typename std::conditional_t<xsimd::has_simd_register<T, Arch>::value,
+                                          std::type_identity<xsimd::batch<T, Arch>>,
+                                          std::type_identity<T>>::type;
+#else
+template <class T, class Arch = default_arch>
+inline constexpr std::size_t lane_count = 1;
+template <class T, class Arch = default_arch>
+using lanes = T;
+#endif
+
+/// The lane_count values from `from` on, which need not be aligned.
+template <class Arch = default_arch, class T>
+[[nodiscard]] lanes<std::remove_const_t<T>, Arch> load(T* from) noexcept {
+  if constexpr (lane_count<std::remove_const_t<T>, Arch> == 1) {
+    return *from;
+  } else {
+    return lanes<std::remove_const_t<T>, Arch>::load_unaligned(from);
+  }
+}
+/// The first `count` lanes from `from` on, and 0 in the others; nothing behind them is read.
+template <class Arch = default_arch, class T>
+[[nodiscard]] lanes<std::remove_const_t<T>, Arch> load(T* from, std::size_t count) noexcept {
+  std::remove_const_t<T> all[lane_count<std::remove_const_t<T>, Arch>] = {};
+  for (std::size_t i = 0; i < count; ++i) {
+    all[i] = from[i];
+  }
+  return load<Arch>(all);
+}
+/// Writes all lanes to to[0], to[1], ..., which need not be aligned.
+template <class Arch = default_arch, class T>
+void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to) noexcept {
+  if constexpr (lane_count<T, Arch> == 1) {
+    *to = x;
+  } else {
+    x.store_unaligned(to);
+  }
+}
+/// Writes the first `count` lanes to to[0] .. to[count - 1]; nothing behind them is written.
+template <class Arch = default_arch, class T>
+void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to, std::size_t count) noexcept {
+  constexpr std::size_t size = lane_count<T, Arch>;
+  if (count >= size) {
+    store<Arch>(x, to);
+    return;
+  }
+  T all[size];
+  store<Arch>(x, all);
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = all[i];
+  }
+}
+
+// Functions of registers and of single values, under one name for both. With xsimd they are xsimd's
+// and accept single values, too; without it, those of the standard library. exp, tanh and erf are
+// approximations that differ in the last bits between xsimd's architectures and the standard
+// library; the others are exact, or rounded once.
+#if DETENT_WITH_XSIMD
+using xsimd::abs;
+using xsimd::erf;
+using xsimd::exp;
+using xsimd::max;
+using xsimd::min;
+using xsimd::select;
+using xsimd::sqrt;
+using xsimd::tanh;
+#else
+using std::abs;
+using std::erf;
+using std::exp;
+using std::sqrt;
+using std::tanh;
+/// The smaller value; y if either is NaN.
+template <class T>
+[[nodiscard]] T min(T x, T y) noexcept {
+  return x < y ? x : y;
+}
+/// The larger value; y if either is NaN.
+template <class T>
+[[nodiscard]] T max(T x, T y) noexcept {
+  return x > y ? x : y;
+}
+/// x where the condition holds, y elsewhere.
+template <class T>
+[[nodiscard]] T select(bool condition, T x, T y) noexcept {
+  return condition ? x : y;
+}
 #endif
 
 /// The smallest and the largest of the values seen so far, and the number of NaN among them. NaN

@@ -1035,7 +1035,9 @@ DETENT_NAMESPACE_END
 // (lane_params), which suits loops whose lanes are channels. As in namespace reference, nothing is
 // checked: scales are positive and finite, qmin <= zero_point <= qmax, all in -65536..65535. The
 // functions have no state, rely on the default rounding mode, and are compiled at the flags of the
-// including translation unit. Without xsimd this header is empty.
+// including translation unit. Without xsimd, quantize(), dequantize(), requantize(),
+// fake_quantize() and store_8bit() take single values instead of registers, so that functors which
+// are written for `auto` compile there, too.
 #ifndef DETENT_BATCH_HPP
 #define DETENT_BATCH_HPP
 
@@ -1821,12 +1823,73 @@ void store_8bit(Q* out, const integers<Arch>& q) noexcept {
   }
 }
 
+/// Writes the first `count` lanes to out[0] .. out[count - 1] as 8- or 16-bit integers of the type
+/// Q. Nothing behind them is written.
+template <quantized_type Q, class Arch>
+void store_8bit(Q* out, const integers<Arch>& q, std::size_t count) noexcept {
+  if (count >= integers<Arch>::size) {
+    store_8bit(out, q);
+    return;
+  }
+  alignas(Arch::alignment()) std::int32_t lanes[integers<Arch>::size];
+  q.store_aligned(lanes);
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<Q>(lanes[i]);
+  }
+}
+
 }  // namespace batch
 DETENT_NAMESPACE_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
+
+#else  // DETENT_WITH_XSIMD
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_NAMESPACE_BEGIN
+namespace batch {
+
+/// The quantized value of a single real, reference::quantize.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] std::int32_t quantize(float x, quant_params p, grid levels, const Policy& policy = {},
+                                    std::uint64_t index = 0) noexcept {
+  return reference::quantize(x, p, levels, policy, index);
+}
+/// The real that a single quantized value stands for, reference::dequantize.
+[[nodiscard]] inline float dequantize(std::int32_t q, quant_params p) noexcept {
+  return reference::dequantize(q, p);
+}
+/// The quantized value of a single 32-bit sum, reference::requantize with p.scale as multiplier.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] std::int32_t requantize(std::int32_t accumulator, quant_params p, grid levels,
+                                      const Policy& policy = {}, std::uint64_t index = 0) noexcept {
+  return reference::requantize(accumulator, p.scale, p.zero_point, levels, policy, index);
+}
+/// dequantize(quantize(x)) of a single real.
+template <class Policy = quantize_policy<>>
+[[nodiscard]] float fake_quantize(float x, quant_params p, grid levels, const Policy& policy = {},
+                                  std::uint64_t index = 0) noexcept {
+  return dequantize(quantize(x, p, levels, policy, index), p);
+}
+/// Writes the value to out[0] as an 8- or 16-bit integer of the type Q.
+template <quantized_type Q>
+void store_8bit(Q* out, std::int32_t q) noexcept {
+  *out = static_cast<Q>(q);
+}
+/// Writes the value to out[0] as an 8- or 16-bit integer of the type Q, if `count` is not 0.
+template <quantized_type Q>
+void store_8bit(Q* out, std::int32_t q, std::size_t count) noexcept {
+  if (count != 0) {
+    *out = static_cast<Q>(q);
+  }
+}
+
+}  // namespace batch
+DETENT_NAMESPACE_END
 
 #endif  // DETENT_WITH_XSIMD
 
@@ -17143,9 +17206,12 @@ inline constexpr std::int32_t lhs_shift = full_grid<A>.qmin;
   return to;
 }
 
+/// Where column_terms keep what they compute: in memory that is leased from the calling thread, so
+/// that the object must die on the thread that prepared it, or in memory of their own.
+enum class terms_memory : std::uint8_t { leased, owned };
+
 /// The per-column arrays of an integer product, padded to whole panels for the kernels. Arrays of
-/// the weights are used directly if they need no change; the others are computed into memory that
-/// is leased from the calling thread, so that an object must die on the thread that prepared it.
+/// the weights are used directly if they need no change; the others are computed.
 class column_terms {
  public:
   column_terms() = default;
@@ -17157,7 +17223,7 @@ class column_terms {
   /// modulo 2^32; if sums might not fit 32 bits, wide_sums.hpp does not use them.
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
-               std::int32_t shift = lhs_shift<A>) {
+               std::int32_t shift = lhs_shift<A>, terms_memory memory = terms_memory::leased) {
     require_scale(o.lhs_scale, where);
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
@@ -17176,7 +17242,11 @@ class column_terms {
     const bool own_bias = !o.bias.empty() && padded != columns;
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
-    std::byte* free = memory_.lease(own * padded * sizeof(float));
+    const std::size_t bytes = own * padded * sizeof(float);
+    if (memory == terms_memory::owned) {
+      owned_.resize(bytes);
+    }
+    std::byte* free = memory == terms_memory::owned ? owned_.data() : leased_.lease(bytes);
     const auto take = [&]<class Value>(std::type_identity<Value>) {
       return reinterpret_cast<Value*>(std::exchange(free, free + padded * sizeof(Value)));
     };
@@ -17280,7 +17350,8 @@ class column_terms {
   }
 
   kernels::integer_epilogue epilogue_;
-  leased_memory<std::byte> memory_;
+  leased_memory<std::byte> leased_;
+  aligned_vector<std::byte> owned_;
 };
 
 }  // namespace detail
@@ -18945,29 +19016,43 @@ concept integer_gemm_output = std::same_as<T, std::int32_t> || std::same_as<T, f
 
 namespace detail {
 
+/// Checks the shape, strides and pointer of the left side of a product with weights of `depth`
+/// rows.
+template <class T>
+void require_left_side(matrix_view<const T> lhs, std::size_t depth) {
+  require_matrix(lhs, "gemm");
+  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
+          " in the left side, ", depth, " in the weights");
+  const bool by_columns = is_column_major(lhs);
+  require(lhs.column_stride == 1 || lhs.columns <= 1 || by_columns, error_kind::unsupported,
+          "gemm: rows must be dense (the left side's column stride is ", lhs.column_stride, ")");
+  require(!by_columns || lhs.column_stride >= static_cast<std::ptrdiff_t>(lhs.rows),
+          error_kind::invalid_argument, "gemm: columns overlap (the column stride is ",
+          lhs.column_stride, " for ", lhs.rows, " rows)");
+  require(lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1 || by_columns,
+          error_kind::invalid_argument, "gemm: rows overlap (the left side's row stride is ",
+          lhs.row_stride, ")");
+}
+
+/// Checks the shape, strides and pointer of the output of a product.
+template <class U>
+void require_output(matrix_view<U> out, std::size_t rows, std::size_t columns) {
+  require_matrix(out, "gemm");
+  require(out.rows == rows && out.columns == columns, error_kind::shape_mismatch,
+          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", rows, " x ", columns);
+  require(out.column_stride == 1 || columns <= 1, error_kind::unsupported,
+          "gemm: rows must be dense (the output's column stride is ", out.column_stride, ")");
+  require(out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1,
+          error_kind::invalid_argument, "gemm: rows overlap (the output's row stride is ",
+          out.row_stride, ")");
+}
+
 /// Checks the shapes, strides and pointers of a product of lhs with `depth` x `columns` weights.
 template <class T, class U>
 void require_product(matrix_view<const T> lhs, std::size_t depth, std::size_t columns,
                      matrix_view<U> out) {
-  require_matrix(lhs, "gemm");
-  require_matrix(out, "gemm");
-  require(lhs.columns == depth, error_kind::shape_mismatch, "gemm: K is ", lhs.columns,
-          " in the left side, ", depth, " in the weights");
-  require(out.rows == lhs.rows && out.columns == columns, error_kind::shape_mismatch,
-          "gemm: the output is ", out.rows, " x ", out.columns, ", not ", lhs.rows, " x ", columns);
-  const bool by_columns = is_column_major(lhs);
-  require((lhs.column_stride == 1 || lhs.columns <= 1 || by_columns) &&
-              (out.column_stride == 1 || columns <= 1),
-          error_kind::unsupported, "gemm: rows must be dense (column strides are ",
-          lhs.column_stride, " and ", out.column_stride, ")");
-  require(!by_columns || lhs.column_stride >= static_cast<std::ptrdiff_t>(lhs.rows),
-          error_kind::invalid_argument, "gemm: columns overlap (the column stride is ",
-          lhs.column_stride, " for ", lhs.rows, " rows)");
-  require(
-      (lhs.row_stride >= static_cast<std::ptrdiff_t>(lhs.columns) || lhs.rows <= 1 || by_columns) &&
-          (out.row_stride >= static_cast<std::ptrdiff_t>(columns) || out.rows <= 1),
-      error_kind::invalid_argument, "gemm: rows overlap (row strides are ", lhs.row_stride, " and ",
-      out.row_stride, ")");
+  require_left_side(lhs, depth);
+  require_output(out, lhs.rows, columns);
 }
 
 /// Checks the shape and strides of a matrix that is added to the output (a residual or an integer
@@ -19015,29 +19100,90 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
   }
 }
 
-/// The checked and prepared state that all parts of one integer product share.
+/// The output of one product with the matrices that are added to it, and the record of sums that it
+/// has no room for.
+template <class T>
+class product_output {
+ public:
+  product_output(matrix_view<T> out, const epilogue_options& options) noexcept
+      : out_(out), residual_(options.residual), addend_(options.addend) {}
+
+  /// The first element of a part.
+  [[nodiscard]] T* data(const product_part& part) const noexcept { return at(out_, part); }
+  /// Elements from row to row.
+  [[nodiscard]] std::size_t stride() const noexcept {
+    return static_cast<std::size_t>(out_.row_stride);
+  }
+  /// The residual's first element for a part, or null.
+  [[nodiscard]] const float* residual(const product_part& part) const noexcept {
+    return residual_.data == nullptr ? nullptr : at(residual_, part);
+  }
+  [[nodiscard]] std::size_t residual_stride() const noexcept {
+    return static_cast<std::size_t>(residual_.row_stride);
+  }
+  /// The addend's first element for a part, or null.
+  [[nodiscard]] const std::int32_t* addend(const product_part& part) const noexcept {
+    return addend_.data == nullptr ? nullptr : at(addend_, part);
+  }
+  [[nodiscard]] std::size_t addend_stride() const noexcept {
+    return static_cast<std::size_t>(addend_.row_stride);
+  }
+
+  [[nodiscard]] overflow_record& overflow() const noexcept { return overflow_; }
+  /// Throws overflow if a sum did not fit the output. Call it when all parts are done.
+  void finish() const { overflow_.raise_if_noted("gemm"); }
+
+ private:
+  template <class U>
+  [[nodiscard]] static U* at(const matrix_view<U>& m, const product_part& part) noexcept {
+    return m.data + static_cast<std::ptrdiff_t>(part.first) * m.row_stride + part.column;
+  }
+
+  matrix_view<T> out_;
+  matrix_view<const float> residual_;
+  matrix_view<const std::int32_t> addend_;
+  mutable overflow_record overflow_;
+};
+
+/// Some rows of the left side of a product.
+struct left_part {
+  const std::uint8_t* a = nullptr;  // the first row
+  std::size_t lda = 0;              // bytes from row to row
+  // One value for each row; null means that the single value of the options serves all rows.
+  const std::int32_t* zero_points = nullptr;
+  const float* scales = nullptr;
+  bool is_shifted = false;  // signed bytes that 128 has been added to
+
+  /// The rows from number `row` on.
+  [[nodiscard]] left_part from(std::size_t row) const noexcept {
+    left_part p = *this;
+    p.a += row * lda;
+    p.zero_points = zero_points != nullptr ? zero_points + row : nullptr;
+    p.scales = scales != nullptr ? scales + row : nullptr;
+    return p;
+  }
+};
+
+/// The checked and prepared state that all parts of one integer product share, and all products
+/// with the same weights and options.
 template <class T>
 class integer_product {
  public:
   /// `A` is the left side's type, in which lhs_zero_point and lhs_zero_points are given.
   template <class A>
-  integer_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_weights& weights,
-                  matrix_view<T> out, const epilogue_options& options)
+  integer_product(std::type_identity<A> /*lhs*/, const packed_weights& weights,
+                  const epilogue_options& options, terms_memory memory = terms_memory::leased)
       : kernels_(active<kernels::integer_product_kernels>()),
         weights_(weights),
-        out_(out),
-        residual_(options.residual),
-        addend_(options.addend),
         caches_(resolved_caches(options.caches)) {
-    require_rows<T, A>(rows, weights.columns(), options);
     lhs_signed_ = std::same_as<A, std::int8_t>;
     shift_ = kernels_.multiplies_signed ? 0 : lhs_shift<A>;
-    terms_.template prepare<T, A>(weights, options, "gemm", shift_);
+    terms_.template prepare<T, A>(weights, options, "gemm", shift_, memory);
     const bool is_narrow = weights.certificate().fits_s32();
     if (is_narrow) {
       panels_ = packed_access::panels(weights, kernels_.adds_pairs);
     }
-    if (!is_narrow || addend_.data != nullptr) {
+    if (!is_narrow || options.addend.data != nullptr) {
       wide_.emplace(kernels_, weights,
                     options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
     }
@@ -19046,6 +19192,8 @@ class integer_product {
   /// multiply() reads the bytes of a signed left side as they are. (A class with `false` wants a
   /// copy of unsigned bytes, with 128 added to each value.)
   static constexpr bool takes_signed = true;
+  /// Whether the kernels add 128 to signed bytes, each time they multiply them.
+  [[nodiscard]] bool shifts_rows() const noexcept { return shift_ != 0; }
 
   /// The parts (rows and columns) that a product with `rows` rows is divided into.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
@@ -19056,21 +19204,22 @@ class integer_product {
                                       const parallel_for& parallel) const noexcept {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
+  /// Rows of the largest tile of the kernels.
+  [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }
 
-  /// Multiplies the rows of `part` by its columns and stores the results. `a` points to the part's
-  /// first row, whose rows are `lda` bytes apart; the first column is a multiple of strip_columns.
-  /// `zero_points` and `scales` have one value for each row of the part; null means that the single
-  /// value of the options serves all rows.
-  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const {
+  /// Multiplies the rows of `part`, which are those of `left`, by its columns and stores the
+  /// results from `c` on, in rows that are `ldc` elements apart. `to` has the residual and the
+  /// addend. The first column is a multiple of strip_columns.
+  void multiply(const left_part& left, const product_part& part, const product_output<T>& to, T* c,
+                std::size_t ldc) const {
     const auto [first, rows, column, columns] = part;
     std::int32_t row_sums[kernels::largest_rows_per_call];
     kernels::gemm_u8s8_args g;
-    g.a = a;
-    g.lhs_signed = lhs_signed_;
-    g.lda = lda;
-    g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc + column;
+    g.a = left.a;
+    g.lhs_signed = lhs_signed_ && !left.is_shifted;
+    g.lda = left.lda;
+    g.c = c;
+    g.ldc = ldc;
     g.m = rows;
     g.n = columns;
     g.k = weights_.depth();
@@ -19078,20 +19227,14 @@ class integer_product {
     g.caches = caches_;
     g.epilogue = terms_.epilogue(row_sums, column);
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
-    g.epilogue.row_zero_point = shifted(zero_points, rows, shift_, shifted_zero_points);
-    g.epilogue.row_scale = scales;
-    if (residual_.data != nullptr) {
-      g.epilogue.residual =
-          residual_.data + static_cast<std::ptrdiff_t>(first) * residual_.row_stride + column;
-      g.epilogue.residual_stride = static_cast<std::size_t>(residual_.row_stride);
-    }
-    if (addend_.data != nullptr) {
-      g.epilogue.addend =
-          addend_.data + static_cast<std::ptrdiff_t>(first) * addend_.row_stride + column;
-      g.epilogue.addend_stride = static_cast<std::size_t>(addend_.row_stride);
-    }
-    if (wide_ && !fits_s32_with(g.epilogue.addend, rows, columns)) {
-      wide_->template multiply<T>(g, column, {overflow_, first, column});
+    g.epilogue.row_zero_point = shifted(left.zero_points, rows, shift_, shifted_zero_points);
+    g.epilogue.row_scale = left.scales;
+    g.epilogue.residual = to.residual(part);
+    g.epilogue.residual_stride = to.residual_stride();
+    g.epilogue.addend = to.addend(part);
+    g.epilogue.addend_stride = to.addend_stride();
+    if (wide_ && !fits_s32_with(g.epilogue, rows, columns)) {
+      wide_->template multiply<T>(g, column, {to.overflow(), first, column});
       return;
     }
     if (terms_.needs_row_sums()) {
@@ -19100,36 +19243,33 @@ class integer_product {
     g.b = panels_from(panels_, weights_.depth(), column);
     run_gemm(kernels_, g);
   }
-
-  /// Throws overflow if a sum did not fit the output. Call it when all parts are done.
-  void finish() const { overflow_.raise_if_noted("gemm"); }
+  /// Multiplies a part and stores it where it belongs in the output.
+  void multiply(const left_part& left, const product_part& part,
+                const product_output<T>& to) const {
+    multiply(left, part, to, to.data(part), to.stride());
+  }
 
  private:
   /// Whether all sums fit 32 bits, without an addend and with the given part of it: the bound of
-  /// the certificate plus a bound of the addend's magnitudes covers the partial sums, too. `addend`
-  /// is the part's first element, or null.
-  [[nodiscard]] bool fits_s32_with(const std::int32_t* addend, std::size_t rows,
+  /// the certificate plus a bound of the addend's magnitudes covers the partial sums, too.
+  [[nodiscard]] bool fits_s32_with(const kernels::integer_epilogue& e, std::size_t rows,
                                    std::size_t columns) const noexcept {
     std::int64_t bound = weights_.certificate().accumulator_bound;
-    if (fits_s32(bound) && addend != nullptr) {
-      bound += magnitude_bound(
-          matrix_view<const std::int32_t>(addend, rows, columns, addend_.row_stride));
+    if (fits_s32(bound) && e.addend != nullptr) {
+      bound += magnitude_bound(matrix_view<const std::int32_t>(
+          e.addend, rows, columns, static_cast<std::ptrdiff_t>(e.addend_stride)));
     }
     return fits_s32(bound);
   }
 
   const kernels::integer_product_kernels& kernels_;
   const packed_weights& weights_;
-  matrix_view<T> out_;
-  matrix_view<const float> residual_;
-  matrix_view<const std::int32_t> addend_;
   cache_sizes caches_;
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
   std::int32_t shift_ = 0;  // subtracted from the left side's values before the kernel sees them
   std::optional<wide_product> wide_;  // set if sums may leave 32 bits, or may with the addend
-  mutable overflow_record overflow_;
 };
 
 /// Maps a class of weights to the class that multiplies by them and writes outputs of type T.
@@ -19140,6 +19280,35 @@ struct product_with<T, packed_weights> {
   using type = integer_product<T>;
 };
 
+/// Sets the zero points and scales of the rows of a part.
+inline void set_row_options(left_part& left, const product_part& part,
+                            const epilogue_options& options) noexcept {
+  left.zero_points =
+      options.lhs_zero_points.empty() ? nullptr : options.lhs_zero_points.data() + part.first;
+  left.scales = options.lhs_scales.empty() ? nullptr : options.lhs_scales.data() + part.first;
+}
+
+/// The rows of `part` of a left side in the form that a product reads: the matrix itself, or a copy
+/// in memory(bytes), which has 128 added to each value if `shifts`.
+template <class A, class Memory>
+[[nodiscard]] left_part left_rows_of(const matrix_view<const A>& lhs, const product_part& part,
+                                     bool shifts, const epilogue_options& options,
+                                     const Memory& memory) {
+  left_part left;
+  set_row_options(left, part, options);
+  if (!shifts && !is_column_major(lhs)) {
+    left.lda = static_cast<std::size_t>(lhs.row_stride);
+    left.a = reinterpret_cast<const std::uint8_t*>(lhs.data + part.first * left.lda);
+    return left;
+  }
+  std::uint8_t* copy = memory(part.rows * lhs.columns);
+  copy_rows(lhs, part.first, part.rows, shifts, copy);
+  left.a = copy;
+  left.lda = lhs.columns;
+  left.is_shifted = shifts;
+  return left;
+}
+
 /// One checked and prepared product, divided into tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
@@ -19149,38 +19318,28 @@ class product_tasks {
   product_tasks(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
                 const epilogue_options& options, const parallel_for& parallel)
       : lhs_((require_product(lhs, weights.depth(), weights.columns(), out), lhs)),
-        options_(options),
-        product_(std::type_identity<A>{}, lhs.rows, weights, out, options),
+        options_((require_rows<T, A>(lhs.rows, weights.columns(), options), options)),
+        product_(std::type_identity<A>{}, weights, options),
+        out_(out, options),
         parts_(product_.parts(lhs.rows, parallel)) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
 
   void run(std::size_t task) const {
     const product_part part = parts_[task];
-    const std::size_t depth = lhs_.columns;
-    const std::int32_t* zero_points =
-        options_.lhs_zero_points.empty() ? nullptr : options_.lhs_zero_points.data() + part.first;
-    const float* scales =
-        options_.lhs_scales.empty() ? nullptr : options_.lhs_scales.data() + part.first;
-    const bool shift = std::same_as<A, std::int8_t> && !product_type::takes_signed;
-    if (!shift && !is_column_major(lhs_)) {
-      const auto lda = static_cast<std::size_t>(lhs_.row_stride);
-      product_.multiply(reinterpret_cast<const std::uint8_t*>(lhs_.data + part.first * lda), lda,
-                        part, zero_points, scales);
-      return;
-    }
-    std::uint8_t* copy = block_memory<std::uint8_t>(part.rows * depth);
-    copy_rows(lhs_, part.first, part.rows, shift, copy);
-    product_.multiply(copy, depth, part, zero_points, scales);
+    const bool shifts = std::same_as<A, std::int8_t> && !product_type::takes_signed;
+    product_.multiply(left_rows_of(lhs_, part, shifts, options_, &block_memory<std::uint8_t>), part,
+                      out_);
   }
 
   /// Throws the error that tasks noted (an overflow of the output). Call it when all have run.
-  void finish() const { product_.finish(); }
+  void finish() const { out_.finish(); }
 
  private:
   matrix_view<const A> lhs_;
   epilogue_options options_;
   product_type product_;
+  product_output<T> out_;
   product_parts parts_;
 };
 
@@ -19337,7 +19496,10 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_IMAGES_OUTPUT_BLOCK_HPP
 #define DETENT_IMAGES_OUTPUT_BLOCK_HPP
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <optional>
 
 // ---- detent/images/planes.hpp ----
 // Reads and writes images whose channels are planes (NCHW) block by block: convolutions compute
@@ -20187,12 +20349,25 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// Takes blocks of results where there is no output: called with the first pixel (counted through
+/// the batch), the number of pixels, and the results, dense with channels last.
+template <class T>
+using block_consumer = std::function<void(std::size_t first, std::size_t count, T* results)>;
+
 /// The output of a convolution.
 template <class T>
 struct convolution_output {
   image_batch<T> images;
   const float* residual = nullptr;  // null, or values to add, in the layout of the output
   bool keeps_values = false;        // whether blocks begin with the values of the output
+  const block_consumer<T>* consumer = nullptr;  // if set, it gets all blocks; images have no data
+
+  /// The most pixels of a block that should be computed before they are stored or consumed.
+  [[nodiscard]] std::size_t most_pixels() const noexcept {
+    constexpr std::size_t budget = 16 * 1024;
+    return consumer != nullptr ? (std::max<std::size_t>)(budget / (images.channels * sizeof(T)), 1)
+                               : pixels_that_wait<T>(images);
+  }
 };
 
 /// Some neighbouring pixels of the output, counted through the batch, channels last.
@@ -20200,7 +20375,16 @@ template <class T>
 class output_block {
  public:
   output_block(const convolution_output<T>& output, std::size_t first, std::size_t count)
-      : first_(first), count_(count), pixels_(output.images, first, count, output.keeps_values) {
+      : first_(first), count_(count), consumer_(output.consumer) {
+    if (consumer_ != nullptr) {
+      data_ = memory_.lease(count * output.images.channels);
+      if (output.keeps_values) {
+        std::fill_n(data_, count * output.images.channels, T{});
+      }
+    } else {
+      pixels_.emplace(output.images, first, count, output.keeps_values);
+      data_ = pixels_->data();
+    }
     if (output.residual != nullptr) {
       residual_.read(output.images.with_data(output.residual), first, count);
     }
@@ -20208,16 +20392,26 @@ class output_block {
 
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  [[nodiscard]] T* data() const noexcept { return pixels_.data(); }
+  [[nodiscard]] T* data() const noexcept { return data_; }
   /// The residual of the block, dense in the order of data(), or null.
   [[nodiscard]] const float* residual() const noexcept { return residual_.data(); }
 
-  /// Transposes the pixels at data() to the output, if they are not there already.
-  void store() const { pixels_.store(); }
+  /// Transposes the pixels at data() to the output, if they are not there already, or gives them to
+  /// the consumer.
+  void store() const {
+    if (consumer_ != nullptr) {
+      (*consumer_)(first_, count_, data_);
+    } else {
+      pixels_->store();
+    }
+  }
 
  private:
   std::size_t first_, count_;
-  output_pixels<T> pixels_;
+  const block_consumer<T>* consumer_;
+  std::optional<output_pixels<T>> pixels_;
+  leased_memory<T> memory_;
+  T* data_;
   input_pixels<float> residual_;
 };
 
@@ -20492,11 +20686,11 @@ template <class T>
 }
 
 /// The number of pixels of an output block: `wanted` (a multiple of rows_per_task), or fewer if the
-/// output is transposed and they would leave the second-level cache.
+/// output is transposed or consumed and they would leave the cache.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
                                           const convolution_output<T>& output) noexcept {
-  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
+  const std::size_t whole = output.most_pixels() / rows_per_task * rows_per_task;
   return std::clamp(whole, rows_per_task, wanted);
 }
 
@@ -21081,8 +21275,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         std::span<const tap_position> order, bool is_vertical,
                         const convolution_output<Out>& output, const parallel_for& parallel,
                         const Kernel& kernel) {
-  const std::size_t pixels_per_task =
-      (std::min)(std::size_t{256}, pixels_that_wait<Out>(output.images));
+  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, output.most_pixels());
   // In narrow images many pixels are at the ends of rows; they cost more than a padded copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
@@ -25042,15 +25235,22 @@ inline void require_window(const filter_shape& f, const window& w) {
           error_kind::invalid_argument, "convolution: a window beyond 2^32");
 }
 
+/// Checks the window and returns the number of values of the input.
+inline std::size_t required_input(const filter_shape& f, const window& w) {
+  require_window(f, w);
+  return checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
+}
+/// The number of values of the output of a window that was checked.
+[[nodiscard]] inline std::size_t required_output(const filter_shape& f, const window& w) {
+  return checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
+}
+
 /// Checks the window and the sizes of input and output.
 template <class In, class Out>
 void require_images(const filter_shape& f, const window& w, std::span<In> input,
                     std::span<Out> output) {
-  require_window(f, w);
-  const std::size_t in =
-      checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
-  const std::size_t out =
-      checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
+  const std::size_t in = required_input(f, w);
+  const std::size_t out = required_output(f, w);
   require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
           "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
           " and ", out);
@@ -25312,6 +25512,86 @@ class integer_convolution {
   mutable overflow_record overflow_;
 };
 
+/// The body of all integer convolutions, for arguments that were checked. `images` says where the
+/// results go.
+template <class T>
+void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filters,
+                 const window& w, convolution_output<T> images, const epilogue_options& options,
+                 const parallel_for& parallel) {
+  const filter_shape& f = filters.shape();
+  const auto& products = active<kernels::integer_product_kernels>();
+  const auto& statistics = active<kernels::statistics_kernels>();
+  const integer_convolution<T> convolution(products, filters, options);
+  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
+  // 32-bit elements that have no room for their sums keep their values: blocks must hold those.
+  images.keeps_values = std::same_as<T, std::int32_t> && convolution.is_wide();
+  if (filters.is_depthwise()) {
+    const std::optional<kernels::depthwise_filter> by_lines = line_filter(f, w);
+    const auto depthwise_lines = active<kernels::depthwise_kernels>().depthwise_lines;
+    if (sizeof(T) == 1 && by_lines && depthwise_lines != nullptr && !convolution.is_wide()) {
+      kernels::depthwise_lines_args lines;
+      lines.filter = *by_lines;
+      lines.weights = filter_access::depthwise(filters).lines(*by_lines);
+      lines.epilogue = convolution.depthwise_epilogue();
+      if (lines.weights != nullptr) {
+        for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
+                            depthwise_lines);
+        return;
+      }
+    }
+    const tap_order& order = filter_access::depthwise(filters).order();
+    for_depthwise_rows(input.data(), f, w, padding, order.taps(), order.is_vertical(), images,
+                       parallel,
+                       [&](const kernels::depthwise_rows<std::uint8_t>& rows,
+                           const output_block<T>& block) { convolution.multiply(rows, block); });
+    convolution.finish();
+    return;
+  }
+  const std::size_t row = filter_access::kernel_row(filters);
+  if (!products.adds_pairs && !is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
+      row % kernels::group_depth == 0 && !convolution.is_wide()) {
+    for_segmented_blocks(f, w, input.data(), padding, row, images, parallel,
+                         [&](const std::uint8_t* const* segments, const output_block<T>& block) {
+                           kernels::gemm_u8s8_args g;
+                           g.rows = segments;
+                           g.segments = f.kernel_height;
+                           convolution.multiply(g, 0, block, [&](std::size_t i) {
+                             std::uint32_t sum = 0;
+                             for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
+                               sum += static_cast<std::uint32_t>(
+                                   statistics.sum_u8(segments[kh * block.count() + i], row));
+                             }
+                             return static_cast<std::int32_t>(sum);
+                           });
+                         });
+    return;
+  }
+  for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+                      [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
+                          const output_block<T>& block) {
+                        kernels::gemm_u8s8_args g;
+                        g.a = rows;
+                        g.lda = lda;
+                        convolution.multiply(g, group, block, [&](std::size_t i) {
+                          return statistics.sum_u8(rows + i * lda, filters.groups()[group].depth());
+                        });
+                      });
+  convolution.finish();
+}
+
+/// A copy of signed bytes with 128 added to each value, in memory that is leased from the calling
+/// thread.
+inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> input,
+                                                  leased_memory<std::uint8_t>& memory,
+                                                  const parallel_for& parallel) {
+  std::uint8_t* const to = memory.lease(input.size());
+  constexpr std::size_t block = std::size_t{1} << 16;
+  for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
+    shift_to_unsigned(input.data() + first, count, to + first);
+  });
+  return {to, input.size()};
+}
+
 }  // namespace detail
 
 /// Convolves unsigned 8-bit images with packed 8-bit filters. With y, x a pixel of the output, c an
@@ -25400,71 +25680,11 @@ void convolve(std::span<const std::uint8_t> input, const packed_filters& filters
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
   detail::require_epilogue<T>(f, w, options);
-  if (output.empty()) {
-    return;
+  if (!output.empty()) {
+    detail::convolve_to<T>(input, filters, w,
+                           {detail::output_images<T>(f, w, output.data()), options.residual.data},
+                           options, parallel);
   }
-  const auto& products = detail::active<kernels::integer_product_kernels>();
-  const auto& statistics = detail::active<kernels::statistics_kernels>();
-  const detail::integer_convolution<T> convolution(products, filters, options);
-  const auto padding = static_cast<std::uint8_t>(options.lhs_zero_point);
-  // 32-bit elements that have no room for their sums keep their values: blocks must hold those.
-  const detail::convolution_output<T> images{
-      detail::output_images<T>(f, w, output.data()), options.residual.data,
-      std::same_as<T, std::int32_t> && convolution.is_wide()};
-  if (filters.is_depthwise()) {
-    const std::optional<kernels::depthwise_filter> line_filter = detail::line_filter(f, w);
-    const auto depthwise_lines = detail::active<kernels::depthwise_kernels>().depthwise_lines;
-    if (sizeof(T) == 1 && line_filter && depthwise_lines != nullptr && !convolution.is_wide()) {
-      kernels::depthwise_lines_args lines;
-      lines.filter = *line_filter;
-      lines.weights = detail::filter_access::depthwise(filters).lines(*line_filter);
-      lines.epilogue = convolution.depthwise_epilogue();
-      if (lines.weights != nullptr) {
-        detail::for_depthwise_lines(input.data(), f, w, padding, images.images, parallel, lines,
-                                    depthwise_lines);
-        return;
-      }
-    }
-    const detail::tap_order& order = detail::filter_access::depthwise(filters).order();
-    detail::for_depthwise_rows(
-        input.data(), f, w, padding, order.taps(), order.is_vertical(), images, parallel,
-        [&](const kernels::depthwise_rows<std::uint8_t>& rows,
-            const detail::output_block<T>& block) { convolution.multiply(rows, block); });
-    convolution.finish();
-    return;
-  }
-  const std::size_t row = detail::filter_access::kernel_row(filters);
-  if (!products.adds_pairs && !detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0 && !convolution.is_wide()) {
-    detail::for_segmented_blocks(
-        f, w, input.data(), padding, row, images, parallel,
-        [&](const std::uint8_t* const* segments, const detail::output_block<T>& block) {
-          kernels::gemm_u8s8_args g;
-          g.rows = segments;
-          g.segments = f.kernel_height;
-          convolution.multiply(g, 0, block, [&](std::size_t i) {
-            std::uint32_t sum = 0;
-            for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
-              sum += static_cast<std::uint32_t>(
-                  statistics.sum_u8(segments[kh * block.count() + i], row));
-            }
-            return static_cast<std::int32_t>(sum);
-          });
-        });
-    return;
-  }
-  detail::for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
-                              [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
-                                  const detail::output_block<T>& block) {
-                                kernels::gemm_u8s8_args g;
-                                g.a = rows;
-                                g.lda = lda;
-                                convolution.multiply(g, group, block, [&](std::size_t i) {
-                                  return statistics.sum_u8(rows + i * lda,
-                                                           filters.groups()[group].depth());
-                                });
-                              });
-  convolution.finish();
 }
 
 /// Convolves signed 8-bit images with packed 8-bit filters, with an lhs_zero_point of -128..127.
@@ -25476,16 +25696,10 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
               const parallel_for& parallel = {}) {
   detail::require_images(filters.shape(), w, input, output);
   detail::require_zero_point(options.lhs_zero_point, full_grid<std::int8_t>, "convolution");
-  detail::leased_memory<std::uint8_t> memory(input.size());
-  std::uint8_t* const shifted = memory.data();
-  constexpr std::size_t block = std::size_t{1} << 16;
-  detail::for_row_blocks(input.size(), block, parallel, [&](std::size_t first, std::size_t count) {
-    detail::shift_to_unsigned(input.data() + first, count, shifted + first);
-  });
+  detail::leased_memory<std::uint8_t> memory;
   epilogue_options of_shifted = options;
   of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
-  convolve(std::span<const std::uint8_t>(shifted, input.size()), filters, w, output, of_shifted,
-           parallel);
+  convolve(detail::shifted_copy(input, memory, parallel), filters, w, output, of_shifted, parallel);
 }
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output
@@ -28871,20 +29085,19 @@ namespace detail {
 class int4_product {
  public:
   template <class A>
-  int4_product(std::type_identity<A> /*lhs*/, std::size_t rows, const packed_int4_weights& weights,
-               matrix_view<float> out, const epilogue_options& options)
+  int4_product(std::type_identity<A> /*lhs*/, const packed_int4_weights& weights,
+               const epilogue_options& options)
       : kernels_(active<kernels::nibble_product_kernels>()),
         weights_(weights),
-        out_(out),
         options_(options),
         shift_(lhs_shift<A>) {
-    require_rows<float, A>(rows, weights.columns(), options);
     require_scale(options.lhs_scale, "gemm");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
   /// multiply() reads unsigned bytes only: of a signed left side, a copy with 128 added.
   static constexpr bool takes_signed = false;
+  [[nodiscard]] bool shifts_rows() const noexcept { return shift_ != 0; }
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
@@ -28893,38 +29106,34 @@ class int4_product {
                                       const parallel_for& parallel) const noexcept {
     return detail::row_tasks(rows, kernels_.rows, bool{parallel});
   }
+  [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }
 
-  /// Has nothing to report: packing proved that the sums of quantization groups fit 32 bits.
-  void finish() const noexcept {}
-
-  void multiply(const std::uint8_t* a, std::size_t lda, const product_part& part,
-                const std::int32_t* zero_points, const float* scales) const {
-    const auto [first, rows, column, columns] = part;
+  void multiply(const left_part& left, const product_part& part, const product_output<float>& to,
+                float* c, std::size_t ldc) const {
+    const std::size_t rows = part.rows;
     std::int32_t shifted_zero_points[kernels::largest_rows_per_call];
     float same_scales[kernels::largest_rows_per_call];
-    zero_points = shifted(zero_points, rows, shift_, shifted_zero_points);
+    const std::int32_t* zero_points = shifted(left.zero_points, rows, shift_, shifted_zero_points);
     if (zero_points == nullptr) {
       std::fill_n(shifted_zero_points, rows, options_.lhs_zero_point - shift_);
     }
-    if (scales == nullptr) {
+    if (left.scales == nullptr) {
       std::fill_n(same_scales, rows, options_.lhs_scale);
     }
     kernels::gemm_u8u4_args g;
-    g.a = a;
-    g.lda = lda;
-    g.b = weights_.panels(column);
-    g.ldc = static_cast<std::size_t>(out_.row_stride);
-    g.c = out_.data + first * g.ldc + column;
+    g.a = left.a;
+    g.lda = left.lda;
+    g.b = weights_.panels(part.column);
+    g.ldc = ldc;
+    g.c = c;
     g.m = rows;
-    g.n = columns;
+    g.n = part.columns;
     g.k = weights_.depth();
     g.row_zero_point = zero_points != nullptr ? zero_points : shifted_zero_points;
-    g.row_scale = scales != nullptr ? scales : same_scales;
-    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + column;
-    if (options_.residual.data != nullptr) {
-      g.residual_stride = static_cast<std::size_t>(options_.residual.row_stride);
-      g.residual = options_.residual.data + first * g.residual_stride + column;
-    }
+    g.row_scale = left.scales != nullptr ? left.scales : same_scales;
+    g.bias = options_.bias.empty() ? nullptr : options_.bias.data() + part.column;
+    g.residual_stride = to.residual_stride();
+    g.residual = to.residual(part);
     g.lower = options_.lower;
     g.upper = options_.upper;
     if (rows >= kernels::fewest_unpacked_rows) {
@@ -28932,11 +29141,14 @@ class int4_product {
     }
     kernels_.gemm_u8u4(g);
   }
+  void multiply(const left_part& left, const product_part& part,
+                const product_output<float>& to) const {
+    multiply(left, part, to, to.data(part), to.stride());
+  }
 
  private:
   const kernels::nibble_product_kernels& kernels_;
   const packed_int4_weights& weights_;
-  matrix_view<float> out_;
   epilogue_options options_;
   std::int32_t shift_;
 };
@@ -29073,6 +29285,105 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
   return dynamic_params(all, all.count_nan < x.rows * x.columns, scheme, where);
 }
 
+/// The same options with the bias, residual and clamp of `options`.
+[[nodiscard]] inline epilogue_options with_real_terms(epilogue_options epilogue,
+                                                      const dynamic_linear_options& options) {
+  epilogue.lower = options.lower;
+  epilogue.upper = options.upper;
+  epilogue.bias = options.bias;
+  epilogue.residual = options.residual;
+  return epilogue;
+}
+
+/// The options of the product that dynamic_linear() makes of its quantized left side. If there is
+/// one range for all rows, it is computed here.
+template <linear_input F>
+[[nodiscard]] epilogue_options quantized_epilogue(matrix_view<const F> lhs,
+                                                  const dynamic_linear_options& options,
+                                                  const parallel_for& parallel) {
+  constexpr const char* where = "dynamic_linear";
+  require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  epilogue_options epilogue = with_real_terms({}, options);
+  if (!options.per_row) {
+    const quant_params all = params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    epilogue.lhs_scale = all.scale;
+    epilogue.lhs_zero_point = all.zero_point;
+  }
+  return epilogue;
+}
+
+/// Quantizes the rows of lhs and calls multiply(left, part) for all parts of the product, on the
+/// threads of `parallel`.
+template <linear_input F, class Product, class Multiply>
+void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Product& product,
+                         const epilogue_options& epilogue, const dynamic_linear_options& options,
+                         const parallel_for& parallel, const Multiply& multiply_part) {
+  // A block of quantized rows, with their scales and zero points.
+  struct quantized_rows {
+    std::uint8_t* q;
+    float scales[kernels::largest_rows_per_call];
+    std::int32_t zero_points[kernels::largest_rows_per_call];
+  };
+  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
+                                 float* scales, std::int32_t* zero_points) {
+    const matrix_view<const float> block = float_rows(lhs, first, rows);
+    if (options.per_row) {
+      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
+                            std::span<float>(scales, rows),
+                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
+      return;
+    }
+    kernels::elementwise_args a;
+    a.rows = rows;
+    a.columns = lhs.columns;
+    a.in_stride = block.row_stride;
+    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
+    a.scale = &epilogue.lhs_scale;
+    a.zero_point = &epilogue.lhs_zero_point;
+    a.qmin = options.lhs_scheme.levels.qmin;
+    a.qmax = options.lhs_scheme.levels.qmax;
+    quantize_row<std::uint8_t>::run(block.data, a, q);
+  };
+  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+    // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
+    const bool is_converted = !std::same_as<F, float> || is_column_major(lhs);
+    const std::size_t step = is_converted ? rows_per_task : rows;
+    for (std::size_t i = 0; i < rows; i += step) {
+      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
+                    to.zero_points + i);
+    }
+  };
+  const auto left_of = [&](const quantized_rows& rows) {
+    left_part left;
+    left.a = rows.q;
+    left.lda = lhs.columns;
+    left.zero_points = options.per_row ? rows.zero_points : nullptr;
+    left.scales = options.per_row ? rows.scales : nullptr;
+    return left;
+  };
+  const even_blocks blocks = product.row_tasks(lhs.rows, parallel);
+  if (blocks.count() <= 1) {
+    // A single block of rows is quantized once, and threads share its columns.
+    leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
+    quantized_rows all;
+    all.q = memory.data();
+    quantize_rows(0, lhs.rows, all);
+    const product_parts parts = product.parts(lhs.rows, parallel);
+    run_parallel(parallel, parts.size(),
+                 [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
+    return;
+  }
+  run_parallel(parallel, blocks.count(), [&](std::size_t i) {
+    const std::size_t first = blocks.begin(i);
+    const std::size_t rows = blocks.size(i);
+    leased_memory<std::uint8_t> memory(rows * lhs.columns);
+    quantized_rows block;
+    block.q = memory.data();
+    quantize_rows(first, rows, block);
+    multiply_part(left_of(block), product_part{first, rows, 0, columns});
+  });
+}
+
 }  // namespace detail
 
 /// Multiplies a real M x K matrix by packed K x N weights, with a left side that is quantized to
@@ -29101,79 +29412,16 @@ quant_params params_of_rows(matrix_view<const F> x, quant_scheme scheme, const c
 template <linear_input F, linear_weights W>
 void dynamic_linear(matrix_view<const F> lhs, const W& weights, matrix_view<float> out,
                     const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
-  constexpr const char* where = "dynamic_linear";
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
-  detail::require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
-  epilogue_options epilogue;
-  epilogue.lower = options.lower;
-  epilogue.upper = options.upper;
-  epilogue.bias = options.bias;
-  epilogue.residual = options.residual;
-  if (!options.per_row) {
-    const quant_params all = detail::params_of_rows(lhs, options.lhs_scheme, where, parallel);
-    epilogue.lhs_scale = all.scale;
-    epilogue.lhs_zero_point = all.zero_point;
-  }
+  const epilogue_options epilogue = detail::quantized_epilogue(lhs, options, parallel);
+  detail::require_rows<float, std::uint8_t>(lhs.rows, weights.columns(), epilogue);
   const typename detail::product_with<float, W>::type product(std::type_identity<std::uint8_t>{},
-                                                              lhs.rows, weights, out, epilogue);
-  // A block of quantized rows, with their scales and zero points.
-  struct quantized_rows {
-    std::uint8_t* q;
-    float scales[kernels::largest_rows_per_call];
-    std::int32_t zero_points[kernels::largest_rows_per_call];
-  };
-  const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
-                                 float* scales, std::int32_t* zero_points) {
-    const matrix_view<const float> block = detail::float_rows(lhs, first, rows);
-    if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                            std::span<float>(scales, rows),
-                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-      return;
-    }
-    kernels::elementwise_args a;
-    a.rows = rows;
-    a.columns = lhs.columns;
-    a.in_stride = block.row_stride;
-    a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
-    a.scale = &epilogue.lhs_scale;
-    a.zero_point = &epilogue.lhs_zero_point;
-    a.qmin = options.lhs_scheme.levels.qmin;
-    a.qmax = options.lhs_scheme.levels.qmax;
-    detail::quantize_row<std::uint8_t>::run(block.data, a, q);
-  };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
-    // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
-    const bool is_converted = !std::same_as<F, float> || detail::is_column_major(lhs);
-    const std::size_t step = is_converted ? detail::rows_per_task : rows;
-    for (std::size_t i = 0; i < rows; i += step) {
-      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
-                    to.zero_points + i);
-    }
-  };
-  const auto multiply = [&](const quantized_rows& from, const detail::product_part& part) {
-    product.multiply(from.q, lhs.columns, part, options.per_row ? from.zero_points : nullptr,
-                     options.per_row ? from.scales : nullptr);
-  };
-  const detail::even_blocks blocks = product.row_tasks(lhs.rows, parallel);
-  if (blocks.count() <= 1) {
-    // A single block of rows is quantized once, and threads share its columns.
-    detail::leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
-    quantized_rows all;
-    all.q = memory.data();
-    quantize_rows(0, lhs.rows, all);
-    const detail::product_parts parts = product.parts(lhs.rows, parallel);
-    detail::run_parallel(parallel, parts.size(), [&](std::size_t i) { multiply(all, parts[i]); });
-    return;
-  }
-  detail::run_parallel(parallel, blocks.count(), [&](std::size_t i) {
-    const std::size_t first = blocks.begin(i);
-    const std::size_t rows = blocks.size(i);
-    quantized_rows block;
-    block.q = detail::block_memory<std::uint8_t>(rows * lhs.columns);
-    quantize_rows(first, rows, block);
-    multiply(block, {first, rows, 0, out.columns});
-  });
+                                                              weights, epilogue);
+  const detail::product_output<float> to(out, epilogue);
+  detail::for_quantized_parts(lhs, out.columns, product, epilogue, options, parallel,
+                              [&](const detail::left_part& left, const detail::product_part& part) {
+                                product.multiply(left, part, to);
+                              });
 }
 
 /// Accepts a left side that is a view of mutable elements; it is only read. The product is that of
@@ -29886,9 +30134,13 @@ DETENT_NAMESPACE_END
 // including translation unit. They serve element types that the kernel tables do not have. Every
 // function takes the architecture as a template parameter, so that translation units with other
 // flags instantiate other functions. Without xsimd the same functions are plain loops.
+//
+// lanes<T> is a register of values, or one value without xsimd; functions of the caller that are
+// written for `auto` work on both.
 #ifndef DETENT_SIMD_HPP
 #define DETENT_SIMD_HPP
 
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -29908,6 +30160,107 @@ using default_arch = xsimd::default_arch;
 #else
 /// Stands for the architecture in builds without xsimd.
 struct default_arch {};
+#endif
+
+#if DETENT_WITH_XSIMD
+/// Number of values in lanes<T, Arch>.
+template <class T, class Arch = default_arch>
+inline constexpr std::size_t lane_count = [] {
+  if constexpr (xsimd::has_simd_register<T, Arch>::value) {
+    return xsimd::batch<T, Arch>::size;
+  } else {
+    return std::size_t{1};
+  }
+}();
+/// A register of values of an arithmetic type on the architecture Arch: xsimd::batch<T, Arch>, or T
+/// if there is no such register or no xsimd.
+template <class T, class Arch = default_arch>
+using lanes = typename std::conditional_t<xsimd::has_simd_register<T, Arch>::value,
+                                          std::type_identity<xsimd::batch<T, Arch>>,
+                                          std::type_identity<T>>::type;
+#else
+template <class T, class Arch = default_arch>
+inline constexpr std::size_t lane_count = 1;
+template <class T, class Arch = default_arch>
+using lanes = T;
+#endif
+
+/// The lane_count values from `from` on, which need not be aligned.
+template <class Arch = default_arch, class T>
+[[nodiscard]] lanes<std::remove_const_t<T>, Arch> load(T* from) noexcept {
+  if constexpr (lane_count<std::remove_const_t<T>, Arch> == 1) {
+    return *from;
+  } else {
+    return lanes<std::remove_const_t<T>, Arch>::load_unaligned(from);
+  }
+}
+/// The first `count` lanes from `from` on, and 0 in the others; nothing behind them is read.
+template <class Arch = default_arch, class T>
+[[nodiscard]] lanes<std::remove_const_t<T>, Arch> load(T* from, std::size_t count) noexcept {
+  std::remove_const_t<T> all[lane_count<std::remove_const_t<T>, Arch>] = {};
+  for (std::size_t i = 0; i < count; ++i) {
+    all[i] = from[i];
+  }
+  return load<Arch>(all);
+}
+/// Writes all lanes to to[0], to[1], ..., which need not be aligned.
+template <class Arch = default_arch, class T>
+void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to) noexcept {
+  if constexpr (lane_count<T, Arch> == 1) {
+    *to = x;
+  } else {
+    x.store_unaligned(to);
+  }
+}
+/// Writes the first `count` lanes to to[0] .. to[count - 1]; nothing behind them is written.
+template <class Arch = default_arch, class T>
+void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to, std::size_t count) noexcept {
+  constexpr std::size_t size = lane_count<T, Arch>;
+  if (count >= size) {
+    store<Arch>(x, to);
+    return;
+  }
+  T all[size];
+  store<Arch>(x, all);
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = all[i];
+  }
+}
+
+// Functions of registers and of single values, under one name for both. With xsimd they are xsimd's
+// and accept single values, too; without it, those of the standard library. exp, tanh and erf are
+// approximations that differ in the last bits between xsimd's architectures and the standard
+// library; the others are exact, or rounded once.
+#if DETENT_WITH_XSIMD
+using xsimd::abs;
+using xsimd::erf;
+using xsimd::exp;
+using xsimd::max;
+using xsimd::min;
+using xsimd::select;
+using xsimd::sqrt;
+using xsimd::tanh;
+#else
+using std::abs;
+using std::erf;
+using std::exp;
+using std::sqrt;
+using std::tanh;
+/// The smaller value; y if either is NaN.
+template <class T>
+[[nodiscard]] T min(T x, T y) noexcept {
+  return x < y ? x : y;
+}
+/// The larger value; y if either is NaN.
+template <class T>
+[[nodiscard]] T max(T x, T y) noexcept {
+  return x > y ? x : y;
+}
+/// x where the condition holds, y elsewhere.
+template <class T>
+[[nodiscard]] T select(bool condition, T x, T y) noexcept {
+  return condition ? x : y;
+}
 #endif
 
 /// The smallest and the largest of the values seen so far, and the number of NaN among them. NaN
@@ -32727,6 +33080,601 @@ DETENT_FIXED_POINT_OVERLOADS(std::int16_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_FIXED_POINT_HPP
+// ---- detent/fused_convolution.hpp ----
+// convolve() with an epilogue of the caller's own (see fused_epilogue.hpp).
+#ifndef DETENT_FUSED_CONVOLUTION_HPP
+#define DETENT_FUSED_CONVOLUTION_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+// ---- detent/fused_epilogue.hpp ----
+// Epilogues of the caller's own: a functor that products apply to each block of their results while
+// it is in a cache, before the next block is computed. fused() marks such a functor;
+// fused_gemm.hpp, fused_convolution.hpp and fused_dynamic_linear.hpp have the products that take
+// it. The functor gets a product_block and may do anything with it: change the values, store them
+// as bytes, write a second output, reduce them. for_each_batch() and transform() give it the values
+// as registers:
+//
+//   const auto f = detent::fused([&](const detent::product_block<float>& block) {
+//     detent::transform([](auto x) { return x * detent::simd::max(x, decltype(x)(0.0F)); }, block);
+//     detent::quantize_block(block, out, params);
+//   });
+//   detent::gemm(lhs, weights, f, {.lhs_scale = scale, .lhs_zero_point = zero_point});
+#ifndef DETENT_FUSED_EPILOGUE_HPP
+#define DETENT_FUSED_EPILOGUE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Some neighbouring rows and columns of the results of a product, which are not stored anywhere
+/// else: T is float or std::int32_t. The values are valid until the functor that got the block
+/// returns.
+template <class T>
+class product_block {
+ public:
+  /// A block at `values`, which has `rows` rows that are `stride` elements apart. `row` and
+  /// `column` say where in the whole product it begins.
+  product_block(std::size_t row, std::size_t column, std::size_t rows, std::size_t columns,
+                T* values, std::size_t stride) noexcept
+      : row_(row),
+        column_(column),
+        rows_(rows),
+        columns_(columns),
+        values_(values),
+        stride_(stride) {}
+
+  /// The number of the block's first row in the whole product.
+  [[nodiscard]] std::size_t row() const noexcept { return row_; }
+  /// The number of the block's first column in the whole product.
+  [[nodiscard]] std::size_t column() const noexcept { return column_; }
+  /// Number of rows.
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  /// Number of columns.
+  [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
+  /// The values of row i of the block, from 0 on. They may be changed.
+  [[nodiscard]] std::span<T> operator[](std::size_t i) const noexcept {
+    return {values_ + i * stride_, columns_};
+  }
+  /// Elements from one row to the next, at least columns().
+  [[nodiscard]] std::size_t stride() const noexcept { return stride_; }
+  /// The values as a view of rows() x columns(). They may be changed.
+  [[nodiscard]] matrix_view<T> values() const noexcept {
+    return {values_, rows_, columns_, static_cast<std::ptrdiff_t>(stride_)};
+  }
+  /// The part of a matrix of the size of the whole product that belongs to this block.
+  template <class U>
+  [[nodiscard]] matrix_view<U> part_of(const matrix_view<U>& whole) const noexcept {
+    return {&whole(row_, column_), rows_, columns_, whole.row_stride, whole.column_stride};
+  }
+
+ private:
+  std::size_t row_, column_, rows_, columns_;
+  T* values_;
+  std::size_t stride_;
+};
+
+/// A functor that a product applies to each block of its results; see fused() and fused_sums().
+template <class F, class T>
+struct fused_epilogue {
+  F function;  ///< Called as function(const product_block<T>&), as const.
+};
+
+/// Marks `f` as the epilogue of a product with real results: f(const product_block<float>& block).
+/// The values of a block are, bit for bit, those that the product would write to an output of
+/// floats, so that they do not depend on how the product is divided into blocks.
+///
+/// f is called once for every block, and each element of the product belongs to one block. Blocks
+/// come in any order and have any size. With a parallel_for, calls are concurrent, always for
+/// different blocks: what f writes to must belong to the block, or be guarded. Reductions over rows
+/// or columns merge the parts of several blocks; use operations whose order does not matter
+/// (minimum, maximum, integer sums) where results should be the same for all divisions. f must not
+/// throw if the parallel_for cannot carry exceptions; it may call other functions of the library.
+template <class F>
+[[nodiscard]] fused_epilogue<F, float> fused(F f) {
+  return {std::move(f)};
+}
+/// Marks `f` as the epilogue of a product with 32-bit integer results, the exact sums that the
+/// product would write to an output of std::int32_t: f(const product_block<std::int32_t>& block).
+/// Calls are made as for fused().
+template <class F>
+[[nodiscard]] fused_epilogue<F, std::int32_t> fused_sums(F f) {
+  return {std::move(f)};
+}
+
+/// Where a register of values lies.
+struct batch_position {
+  std::size_t row;     ///< The row in the whole product.
+  std::size_t column;  ///< The column of the first lane in the whole product.
+  std::size_t count;   ///< How many lanes, from the first on, hold results; the others hold 0.
+};
+
+/// Calls f(batch_position, registers...) for all values of one or more blocks of the same size, row
+/// by row: each register has the values of one block. A register is an xsimd::batch<T, Arch>, by
+/// default of the architecture that the flags of the translation unit allow; without xsimd it is a
+/// single T. Every value goes through a register of the same kind, also in the last columns, where
+/// it is filled up: so a functor without state gives the same bits in every division into blocks.
+/// The position is that in the first block.
+template <class Arch = simd::default_arch, class F, class T, class... Others>
+void for_each_batch(const F& f, const product_block<T>& block,
+                    const product_block<Others>&... others) {
+  constexpr std::size_t size = simd::lane_count<T, Arch>;
+  static_assert(((simd::lane_count<Others, Arch> == size) && ...));
+  const std::size_t columns = block.columns();
+  const std::size_t whole = columns / size * size;
+  for (std::size_t i = 0; i < block.rows(); ++i) {
+    const std::size_t row = block.row() + i;
+    for (std::size_t j = 0; j < whole; j += size) {
+      f(batch_position{row, block.column() + j, size}, simd::load<Arch>(block[i].data() + j),
+        simd::load<Arch>(others[i].data() + j)...);
+    }
+    if (const std::size_t rest = columns - whole; rest != 0) {
+      f(batch_position{row, block.column() + whole, rest},
+        simd::load<Arch>(block[i].data() + whole, rest),
+        simd::load<Arch>(others[i].data() + whole, rest)...);
+    }
+  }
+}
+
+/// Replaces each value of the first block by f(registers...), the values of all blocks at the same
+/// place. Registers are those of for_each_batch(); f returns one of the type of the first block.
+template <class Arch = simd::default_arch, class F, class T, class... Others>
+void transform(const F& f, const product_block<T>& block, const product_block<Others>&... others) {
+  for_each_batch<Arch>(
+      [&](batch_position at, const auto&... registers) {
+        T* const row = block[at.row - block.row()].data();
+        simd::store<Arch>(f(registers...), row + (at.column - block.column()), at.count);
+      },
+      block, others...);
+}
+
+namespace detail {
+
+/// Checks that a block lies within a matrix with dense rows.
+template <class T, class U>
+void require_block(const product_block<T>& block, const matrix_view<U>& whole, const char* where) {
+  require(whole.data != nullptr, error_kind::invalid_argument, where, ": null data");
+  require(
+      block.row() + block.rows() <= whole.rows && block.column() + block.columns() <= whole.columns,
+      error_kind::shape_mismatch, where, ": a block that ends at row ", block.row() + block.rows(),
+      ", column ", block.column() + block.columns(), " of ", whole.rows, " x ", whole.columns);
+  require(whole.column_stride == 1 || whole.columns <= 1, error_kind::unsupported, where,
+          ": rows must be dense (the column stride is ", whole.column_stride, ")");
+}
+
+}  // namespace detail
+
+/// Copies the values of a block to where they belong in a matrix of the size of the whole product,
+/// whose rows are dense. Throws unsupported if they are not, shape_mismatch if the block is not
+/// inside, and invalid_argument for null data. Thread-safe for different blocks.
+template <class T>
+void store_block(const product_block<T>& block, matrix_view<T> whole) {
+  detail::require_block(block, whole, "store_block");
+  const matrix_view<T> to = block.part_of(whole);
+  for (std::size_t i = 0; i < block.rows(); ++i) {
+    std::copy_n(block[i].data(), block.columns(), &to(i, 0));
+  }
+}
+
+/// Quantizes the values of a block to where they belong in a matrix of the size of the whole
+/// product, with the runtime-dispatched kernels:
+///
+///   whole(row, column) = clamp(round_half_even(x / scale) + zero_point, qmin, qmax)
+///
+/// bit for bit reference::quantize. NaN becomes the zero point; infinities saturate. The rows of
+/// `whole` are dense. Throws unsupported if they are not; shape_mismatch if the block is not
+/// inside; invalid_argument for null data, a scale that is not positive and finite, levels that are
+/// not within Q, or a zero point that is not within levels. Thread-safe for different blocks.
+template <quantized_byte Q>
+void quantize_block(const product_block<float>& block, matrix_view<Q> whole,
+                    const quant_params& params, grid levels = full_grid<Q>) {
+  constexpr const char* where = "quantize_block";
+  detail::require_grid<Q>(levels, where);
+  detail::require_params<Q>(params, levels, where);
+  detail::require_block(block, whole, where);
+  kernels::elementwise_args a;
+  a.rows = block.rows();
+  a.columns = block.columns();
+  a.in_stride = static_cast<std::ptrdiff_t>(block.stride());
+  a.out_stride = whole.row_stride;
+  a.scale = &params.scale;
+  a.zero_point = &params.zero_point;
+  a.qmin = levels.qmin;
+  a.qmax = levels.qmax;
+  detail::quantize_row<Q>::run(block.values().data, a, block.part_of(whole).data);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FUSED_EPILOGUE_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// Convolves unsigned 8-bit images with packed 8-bit filters, and gives the results to the functor
+/// of `epilogue`, block by block:
+///
+///     fused(f):       f(product_block<float>): the values that convolve() writes to floats
+///     fused_sums(f):  f(product_block<std::int32_t>): those that it writes to 32-bit integers
+///
+/// bit for bit, on every target and for every split into threads and blocks. A row of a block is an
+/// output pixel, counted through the batch: row (n * out_height + y) * out_width + x; its columns
+/// are the output channels, all of them. `options` are those of convolve() for the type of the
+/// values, applied before f gets them. Where and in which layout results are stored is up to f;
+/// w.output_layout must be nhwc, which is the layout of a residual, too.
+///
+/// A block has about 16 KB of values, but at least 48 pixels or, with depthwise filters, one output
+/// row. fused() says how f is called. Input, exactness, other errors and memory are those of
+/// convolve(), but that each thread keeps memory for a block; throws unsupported for another
+/// output_layout. If sums do not fit the 32 bits of fused_sums(), their values in the block are
+/// any, and overflow is thrown at the end. Thread-safe.
+template <class F, class T>
+void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
+              const fused_epilogue<F, T>& epilogue, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  const filter_shape& f = filters.shape();
+  const std::size_t in = detail::required_input(f, w);
+  require(input.size() == in, error_kind::shape_mismatch, "convolution: ", input.size(),
+          " inputs, not ", in);
+  require(in == 0 || input.data() != nullptr, error_kind::invalid_argument,
+          "convolution: null data");
+  require(
+      w.output_layout == activation_layout::nhwc, error_kind::unsupported,
+      "convolution: blocks of a fused epilogue have their channels last (output_layout is nchw)");
+  detail::require_epilogue<T>(f, w, options);
+  if (detail::required_output(f, w) == 0) {
+    return;
+  }
+  const detail::block_consumer<T> consumer = [&](std::size_t first, std::size_t count, T* results) {
+    epilogue.function(product_block<T>(first, 0, count, f.out_channels, results, f.out_channels));
+  };
+  detail::convolve_to<T>(
+      input, filters, w,
+      {detail::output_images<T>(f, w, nullptr), options.residual.data, false, &consumer}, options,
+      parallel);
+}
+
+/// Convolves signed 8-bit images with packed 8-bit filters, with an lhs_zero_point of -128..127,
+/// and gives the results to the functor of `epilogue`. The calling thread keeps a copy of the input
+/// with 128 added to each value; all else is as with unsigned images.
+template <class F, class T>
+void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
+              const fused_epilogue<F, T>& epilogue, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  require(input.size() == detail::required_input(filters.shape(), w), error_kind::shape_mismatch,
+          "convolution: ", input.size(), " inputs, not ",
+          detail::required_input(filters.shape(), w));
+  require(input.empty() || input.data() != nullptr, error_kind::invalid_argument,
+          "convolution: null data");
+  detail::require_zero_point(options.lhs_zero_point, full_grid<std::int8_t>, "convolution");
+  detail::leased_memory<std::uint8_t> memory;
+  epilogue_options of_shifted = options;
+  of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
+  convolve(detail::shifted_copy(input, memory, parallel), filters, w, epilogue, of_shifted,
+           parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FUSED_CONVOLUTION_HPP
+// ---- detent/fused_dynamic_linear.hpp ----
+// dynamic_linear() with an epilogue of the caller's own (see fused_epilogue.hpp).
+#ifndef DETENT_FUSED_DYNAMIC_LINEAR_HPP
+#define DETENT_FUSED_DYNAMIC_LINEAR_HPP
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// ---- detent/fused_gemm.hpp ----
+// gemm() with an epilogue of the caller's own: instead of writing its results, the product gives
+// them to a functor, block by block, while they are in a cache (see fused_epilogue.hpp).
+#ifndef DETENT_FUSED_GEMM_HPP
+#define DETENT_FUSED_GEMM_HPP
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The classes of weights that products with fused epilogues multiply by: packed_weights, and with
+/// real results packed_int4_weights.
+template <class W, class T>
+concept fused_weights = std::same_as<W, packed_weights> ||
+    (std::same_as<W, packed_int4_weights>&& std::same_as<T, float>);
+
+namespace detail {
+
+/// Divides a part of a product into blocks whose results fill the first-level cache. Few rows of
+/// many columns are better than the opposite: functors go along rows.
+class result_blocks {
+ public:
+  /// `products` is the number of products whose blocks are in the cache together.
+  result_blocks(const product_part& part, std::size_t tile_rows, std::size_t products,
+                const cache_sizes& caches) noexcept
+      : part_(part) {
+    const std::size_t wanted = (std::max)(wanted_rows, 2 * tile_rows);
+    rows_ = {part.rows, tile_rows, (part.rows + wanted - 1) / wanted};
+    const std::size_t elements =
+        (caches.first_level != 0 ? caches.first_level : default_cache) / sizeof(float);
+    const std::size_t rows = (std::min)(wanted, part.rows);
+    const std::size_t strips =
+        (std::max)(elements / products / (std::max)(rows, std::size_t{1}) / kernels::strip_columns,
+                   std::size_t{1});
+    columns_ =
+        (std::min)(strips * kernels::strip_columns, round_up(part.columns, kernels::panel_columns));
+    elements_ = rows * columns_;
+  }
+
+  /// The most elements of a block.
+  [[nodiscard]] std::size_t most_elements() const noexcept { return elements_; }
+  /// Elements from row to row.
+  [[nodiscard]] std::size_t stride() const noexcept { return columns_; }
+  /// Whether there is more than one block of columns.
+  [[nodiscard]] bool divides_columns() const noexcept { return columns_ < part_.columns; }
+
+  /// Calls f(block) for each block; all rows come before the next columns.
+  template <class F>
+  void for_each(const F& f) const {
+    for (std::size_t j = 0; j < part_.columns; j += columns_) {
+      for (std::size_t i = 0; i < rows_.count(); ++i) {
+        f(product_part{part_.first + rows_.begin(i), rows_.size(i), part_.column + j,
+                       (std::min)(columns_, part_.columns - j)});
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t wanted_rows = 24;
+  static constexpr std::size_t default_cache = 32 * 1024;
+
+  product_part part_;
+  even_blocks rows_;
+  std::size_t columns_ = 0;
+  std::size_t elements_ = 0;
+};
+
+/// One or more products with the same left side and shapes, whose blocks go to one functor.
+template <class A, class Weights, class F, class T, std::size_t N>
+class fused_products {
+  using product_type = typename product_with<T, Weights>::type;
+
+ public:
+  fused_products(std::size_t rows, const std::array<const Weights*, N>& weights,
+                 const std::array<const epilogue_options*, N>& options, const F& function)
+      : function_(function), caches_(resolved_caches(options[0]->caches)) {
+    for (std::size_t i = 0; i < N; ++i) {
+      require_rows<T, A>(rows, weights[i]->columns(), *options[i]);
+      products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
+      outputs_[i].emplace(matrix_view<T>{}, *options[i]);
+    }
+  }
+
+  [[nodiscard]] const product_type& product() const noexcept { return *products_[0]; }
+
+  /// Multiplies the rows `left` (for each product) of a part and gives the blocks to the functor.
+  void multiply(const std::array<left_part, N>& left, const product_part& part) const {
+    const result_blocks blocks(part, product().tile_rows(), N, caches_);
+    leased_memory<T> memory(N * blocks.most_elements());
+    blocks.for_each([&](const product_part& block) {
+      multiply_block(left, part.first, block, memory.data(), blocks, std::make_index_sequence<N>{});
+    });
+  }
+
+  /// Whether a copy of signed rows with 128 added to each value is worth its while for a part.
+  [[nodiscard]] bool copies_rows(const product_part& part) const noexcept {
+    return std::same_as<A, std::int8_t> && product().shifts_rows() &&
+           (!product_type::takes_signed || N > 1 ||
+            result_blocks(part, product().tile_rows(), N, caches_).divides_columns());
+  }
+
+  void finish() const {
+    for (const auto& output : outputs_) {
+      output->finish();
+    }
+  }
+
+ private:
+  template <std::size_t... Is>
+  void multiply_block(const std::array<left_part, N>& left, std::size_t first,
+                      const product_part& block, T* memory, const result_blocks& blocks,
+                      std::index_sequence<Is...>) const {
+    const auto multiply_one = [&](std::size_t i) {
+      T* const c = memory + i * blocks.most_elements();
+      products_[i]->multiply(left[i].from(block.first - first), block, *outputs_[i], c,
+                             blocks.stride());
+    };
+    (multiply_one(Is), ...);
+    function_(product_block<T>(block.first, block.column, block.rows, block.columns,
+                               memory + Is * blocks.most_elements(), blocks.stride())...);
+  }
+
+  const F& function_;
+  cache_sizes caches_;
+  std::array<std::optional<product_type>, N> products_;
+  std::array<std::optional<product_output<T>>, N> outputs_;  // without memory for results
+};
+
+/// Checks a left side, and that all weights have the same number of columns.
+template <class A, class Weights, std::size_t N>
+void require_same_columns(matrix_view<const A> lhs, const std::array<const Weights*, N>& weights) {
+  for (const Weights* w : weights) {
+    require_left_side(lhs, w->depth());
+    require(w->columns() == weights[0]->columns(), error_kind::shape_mismatch,
+            "gemm: ", weights[0]->columns(), " and ", w->columns(),
+            " columns of weights for one epilogue");
+  }
+}
+
+/// The body of all gemm() functions with a fused epilogue.
+template <class A, class Weights, class F, class T, std::size_t N>
+void multiply_fused(matrix_view<const A> lhs, const std::array<const Weights*, N>& weights,
+                    const std::array<const epilogue_options*, N>& options,
+                    const fused_epilogue<F, T>& epilogue, const parallel_for& parallel) {
+  require_same_columns(lhs, weights);
+  const fused_products<A, Weights, F, T, N> products(lhs.rows, weights, options, epilogue.function);
+  const product_parts parts = products.product().parts(lhs.rows, parallel);
+  run_parallel(parallel, parts.size(), [&](std::size_t i) {
+    const product_part part = parts[i];
+    leased_memory<std::uint8_t> memory;
+    std::array<left_part, N> left;
+    left[0] = left_rows_of(lhs, part, products.copies_rows(part), *options[0],
+                           [&](std::size_t size) { return memory.lease(size); });
+    for (std::size_t p = 1; p < N; ++p) {
+      left[p] = left[0];
+      set_row_options(left[p], part, *options[p]);
+    }
+    products.multiply(left, part);
+  });
+  products.finish();
+}
+
+}  // namespace detail
+
+/// Multiplies an 8-bit M x K matrix (signed or unsigned) by packed K x N weights, and gives the
+/// results to the functor of `epilogue`, block by block:
+///
+///     fused(f):       f(product_block<float>): the values that gemm() writes to floats
+///     fused_sums(f):  f(product_block<std::int32_t>): those that it writes to 32-bit integers
+///
+/// bit for bit, on every target and for every split into threads and blocks. `options` are those of
+/// gemm() for the type of the values: with fused(f), scales, bias, residual and clamp have been
+/// applied when f gets them. A residual may be memory that f writes to, if f writes no other
+/// elements than those of its block.
+///
+/// @code{.cpp}
+/// #include <cstdint>
+/// #include <vector>
+///
+/// #include <detent/fused_gemm.hpp>
+///
+/// // x * sigmoid(x) of a layer's results, as bytes, and the largest result of each row.
+/// void layer(detent::matrix_view<const std::uint8_t> x, const detent::packed_weights& weights,
+///            detent::quant_params p, detent::matrix_view<std::uint8_t> out) {
+///   const auto swish = [](auto v) { return v / (decltype(v)(1.0F) + detent::simd::exp(-v)); };
+///   detent::gemm(x, weights, detent::fused([&](const detent::product_block<float>& block) {
+///                  detent::transform(swish, block);
+///                  detent::quantize_block(block, out, p);
+///                }));
+/// }
+/// @endcode
+///
+/// Blocks have up to 48 rows, all of one tile or more, and as many columns as let them fill half of
+/// the first-level cache (options.caches), 64 or more. The calls of f are concurrent if `parallel`
+/// is not empty. If f throws, the product throws, where the parallel_for carries exceptions, and
+/// other blocks may have been computed or not.
+///
+/// Layout, exactness, errors and memory are those of gemm(), but that each thread with tasks keeps
+/// memory for a block and, if lhs is signed, for 256 rows. If sums do not fit the 32 bits of
+/// fused_sums(), their values in the block are any, and overflow is thrown at the end. Thread-safe.
+template <class A, class Weights, class F, class T>
+requires quantized_byte<std::remove_const_t<A>> && fused_weights<Weights, T>
+void gemm(matrix_view<A> lhs, const Weights& weights, const fused_epilogue<F, T>& epilogue,
+          const epilogue_options& options = {}, const parallel_for& parallel = {}) {
+  detail::multiply_fused(matrix_view<const std::remove_const_t<A>>(lhs), std::array{&weights},
+                         std::array{&options}, epilogue, parallel);
+}
+
+/// Multiplies one left side by two matrices of weights of the same shape, and gives the results of
+/// both to the functor of `epilogue` together, block by block: f(block of the first product, block
+/// of the second), which have the same place in their products. This is what gated layers need,
+/// such as SwiGLU: silu(x * first) * (x * second).
+///
+/// Each product has options of its own. All else is as for gemm() with one matrix of weights.
+/// Throws shape_mismatch if the shapes of the weights differ.
+template <class A, class Weights, class F, class T>
+requires quantized_byte<std::remove_const_t<A>> && fused_weights<Weights, T>
+void gemm(matrix_view<A> lhs, const Weights& first, const Weights& second,
+          const fused_epilogue<F, T>& epilogue, const epilogue_options& first_options = {},
+          const epilogue_options& second_options = {}, const parallel_for& parallel = {}) {
+  detail::multiply_fused(matrix_view<const std::remove_const_t<A>>(lhs),
+                         std::array{&first, &second}, std::array{&first_options, &second_options},
+                         epilogue, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FUSED_GEMM_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The body of all dynamic_linear() functions with a fused epilogue.
+template <class F, class Weights, class Function, std::size_t N>
+void dynamic_linear_fused(matrix_view<const F> lhs, const std::array<const Weights*, N>& weights,
+                          const std::array<const dynamic_linear_options*, N>& options,
+                          const fused_epilogue<Function, float>& epilogue,
+                          const parallel_for& parallel) {
+  require_same_columns(lhs, weights);
+  std::array<epilogue_options, N> quantized;
+  std::array<const epilogue_options*, N> pointers;
+  quantized[0] = quantized_epilogue(lhs, *options[0], parallel);
+  for (std::size_t i = 0; i < N; ++i) {
+    quantized[i] = with_real_terms(quantized[0], *options[i]);
+    pointers[i] = &quantized[i];
+  }
+  const fused_products<std::uint8_t, Weights, Function, float, N> products(
+      lhs.rows, weights, pointers, epilogue.function);
+  for_quantized_parts(lhs, weights[0]->columns(), products.product(), quantized[0], *options[0],
+                      parallel, [&](const left_part& left, const product_part& part) {
+                        std::array<left_part, N> all;
+                        all.fill(left);
+                        products.multiply(all, part);
+                      });
+}
+
+}  // namespace detail
+
+/// Multiplies a real M x K matrix by packed K x N weights, with a left side that is quantized to
+/// unsigned bytes on the way, and gives the results to the functor of `epilogue`, block by block:
+/// bit for bit the values that dynamic_linear() writes, after bias, residual and clamp of the
+/// options. fused() says how the functor is called, and gemm() with a fused epilogue which blocks
+/// there are. All else is as for dynamic_linear().
+template <class F, linear_weights W, class Function>
+requires linear_input<std::remove_const_t<F>>
+void dynamic_linear(matrix_view<F> lhs, const W& weights,
+                    const fused_epilogue<Function, float>& epilogue,
+                    const dynamic_linear_options& options = {}, const parallel_for& parallel = {}) {
+  detail::dynamic_linear_fused(matrix_view<const std::remove_const_t<F>>(lhs), std::array{&weights},
+                               std::array{&options}, epilogue, parallel);
+}
+
+/// Multiplies one left side, quantized once, by two matrices of weights of the same shape, and
+/// gives the results of both to the functor of `epilogue` together: f(block of the first product,
+/// block of the second). `options` says how the left side is quantized, and has the real terms
+/// (bias, residual, lower, upper) of the first product; `second_options` has those of the second,
+/// and its per_row and lhs_scheme are not read. Throws shape_mismatch if the shapes of the weights
+/// differ.
+template <class F, linear_weights W, class Function>
+requires linear_input<std::remove_const_t<F>>
+void dynamic_linear(matrix_view<F> lhs, const W& first, const W& second,
+                    const fused_epilogue<Function, float>& epilogue,
+                    const dynamic_linear_options& options = {},
+                    const dynamic_linear_options& second_options = {},
+                    const parallel_for& parallel = {}) {
+  detail::dynamic_linear_fused(matrix_view<const std::remove_const_t<F>>(lhs),
+                               std::array{&first, &second}, std::array{&options, &second_options},
+                               epilogue, parallel);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_FUSED_DYNAMIC_LINEAR_HPP
 // ---- detent/observer_registry.hpp ----
 // Observers by name: observer_registry holds a factory for each name, and default_observers() those
 // of this library and those that reproduce other tools. A copy of it takes observers of your own:
@@ -40219,6 +41167,111 @@ class channel_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_CHANNELS_HPP
+// ---- detent/observers/elements.hpp ----
+// Observation of elements of the caller's own types, at any strides, through a function in
+// registers.
+#ifndef DETENT_OBSERVERS_ELEMENTS_HPP
+#define DETENT_OBSERVERS_ELEMENTS_HPP
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The value as a float: by a function to_float() that belongs to its type, else by static_cast.
+template <class T>
+[[nodiscard]] float real_value(const T& value) {
+  if constexpr (requires {
+                  { to_float(value) } -> std::same_as<float>;
+                }) {
+    return to_float(value);
+  } else {
+    return static_cast<float>(value);
+  }
+}
+
+}  // namespace detail
+
+/// Shows an observer the values f(x) of a tensor of any element type and strides, without a copy of
+/// the tensor: elements are converted to float, a few thousand at a time, and go through f in
+/// registers.
+///
+/// An element is converted by a function to_float() of its type that is found by its arguments (the
+/// library's float16, bfloat16 and float8 have one), else by static_cast<float>. f takes an
+/// xsimd::batch<float, Arch> (a float without xsimd) and returns one; it is called for whole
+/// registers, whose last lanes may be padding. So an observer sees what a fused activation makes of
+/// a tensor that is never stored.
+///
+/// The observer is any object with observe(std::span<const float>), and gets the values in
+/// row-major order in several batches; use it for observers whose result does not depend on how
+/// data is divided into batches. Throws invalid_argument for null data, and what the observer
+/// throws. As thread-safe as the observer.
+///
+/// @code{.cpp}
+/// #include <detent/observers/elements.hpp>
+/// #include <detent/observers/min_max.hpp>
+///
+/// // The range of max(x, 0) of every second value.
+/// void observe(detent::min_max_observer& observer, const double* x, std::size_t n) {
+///   const std::size_t shape[] = {n / 2};
+///   const std::ptrdiff_t strides[] = {2};
+///   detent::observe_elements(observer, detent::tensor_view<const double>(x, shape, strides),
+///                            [](auto v) { return detent::simd::max(v, decltype(v)(0.0F)); });
+/// }
+/// @endcode
+template <class Arch = simd::default_arch, class Observer, class T, class F>
+void observe_elements(Observer& observer, tensor_view<T> x, const F& f) {
+  require(x.size() == 0 || x.data != nullptr, error_kind::invalid_argument,
+          "observe_elements: null data with size ", x.size());
+  if (x.size() == 0) {
+    return;
+  }
+  constexpr std::size_t size = simd::lane_count<float, Arch>;
+  constexpr std::size_t block = 4096;
+  static_assert(block % size == 0);
+  std::array<float, block> values{};
+  std::size_t filled = 0;
+  const auto flush = [&] {
+    for (std::size_t i = 0; i < filled; i += size) {
+      simd::store<Arch>(f(simd::load<Arch>(values.data() + i)), values.data() + i);
+    }
+    observer.observe(std::span<const float>(values.data(), filled));
+    filled = 0;
+  };
+  detail::for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+    for (std::size_t first = 0; first < n;) {
+      const std::size_t count = (std::min)(block - filled, n - first);
+      for (std::size_t i = 0; i < count; ++i) {
+        values[filled + i] =
+            detail::real_value(row[static_cast<std::ptrdiff_t>(first + i) * stride]);
+      }
+      filled += count;
+      first += count;
+      if (filled == block) {
+        flush();
+      }
+    }
+  });
+  if (filled != 0) {
+    flush();
+  }
+}
+
+/// Shows an observer the values of a tensor of any element type and strides, converted to float:
+/// observe_elements() without a function.
+template <class Observer, class T>
+void observe_elements(Observer& observer, tensor_view<T> x) {
+  observe_elements(observer, x, [](const auto& v) { return v; });
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_ELEMENTS_HPP
 // ---- detent/observers/pattern_histogram.hpp ----
 // Histograms of 16-bit floating-point formats with one bin for every bit pattern, so that every
 // statistic derived from them is exact.
@@ -41455,6 +42508,282 @@ DETENT_QUANTIZED_AVERAGE(std::int8_t)
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_QUANTIZED_ELEMENTWISE_HPP
+// ---- detent/quantized_transform.hpp ----
+// quantized_transform(): an elementwise function of the caller's own on quantized tensors of any
+// integer types and strides, in registers.
+#ifndef DETENT_QUANTIZED_TRANSFORM_HPP
+#define DETENT_QUANTIZED_TRANSFORM_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+
+/// A type whose values stand for integers: static_cast converts it to std::int32_t and back.
+template <class Q>
+concept integer_code = requires(Q q, std::int32_t i) {
+  { static_cast<std::int32_t>(q) } -> std::same_as<std::int32_t>;
+  { static_cast<Q>(i) } -> std::same_as<Q>;
+};
+
+/// A quantized tensor of any integer type and strides (0 repeats its values), and its parameters.
+template <integer_code Q>
+struct quantized_view {
+  tensor_view<const Q> values;  ///< The integers.
+  quant_params params;          ///< What they stand for: float(q - zero_point) * scale.
+};
+template <class Q>
+quantized_view(tensor_view<Q>, quant_params) -> quantized_view<std::remove_const_t<Q>>;
+
+namespace detail {
+
+/// Number of elements that are taken together through arrays on the stack.
+inline constexpr std::size_t transform_block = 512;
+
+/// Checks the parameters of a tensor of any integer type.
+inline void require_any_params(quant_params p, const char* where) {
+  require_scale(p.scale, where);
+  require_zero_point(p.zero_point, {-65536, 65535}, where);
+}
+
+/// to[i] = float(from[i * stride] - zero_point) * scale. It is not inlined, so that no compiler
+/// contracts the products with sums in the caller's function.
+template <class Q>
+#if defined(__GNUC__)
+__attribute__((noinline))
+#endif
+void dequantize_strided(const Q* from, std::ptrdiff_t stride, std::size_t n, quant_params p,
+                        float* to) noexcept {
+  for (std::size_t i = 0; i < n; ++i) {
+    to[i] = reference::dequantize(
+        static_cast<std::int32_t>(from[static_cast<std::ptrdiff_t>(i) * stride]), p);
+  }
+}
+
+/// reference::quantize of all lanes of a register, or of a single value, to out[0], out[1], ...
+template <class Arch, class X>
+void quantize_lanes(const X& x, quant_params p, grid levels, std::int32_t* out) noexcept {
+  if constexpr (std::same_as<X, float>) {
+    *out = reference::quantize(x, p, levels);
+  } else {
+    simd::store<Arch>(batch::quantize(x, p, levels), out);
+  }
+}
+
+}  // namespace detail
+
+/// Applies a function of the caller's own to quantized tensors of one shape, elementwise:
+///
+///     out[i] = quantize(f(dequantize(inputs[i])...), out_params, levels)
+///
+/// with reference::dequantize and reference::quantize; every value is rounded to float before f
+/// gets it. f takes as many registers as there are inputs, each an xsimd::batch<float, Arch> (a
+/// float without xsimd), and returns one; it is called for whole registers, whose last lanes may be
+/// padding. NaN becomes the zero point; infinities saturate.
+///
+/// Types are those of integer_code: the library's quantized types, or types of the caller's. Views
+/// have any strides; a stride of 0 in an input repeats its values. `levels` bounds the results, and
+/// must be given if Q is not a type of the library's. `out` may be the very view of an input of the
+/// same type, and must not overlap the inputs otherwise.
+///
+/// @code{.cpp}
+/// #include <cstdint>
+///
+/// #include <detent/quantized_transform.hpp>
+///
+/// // Rows of 16-bit activations times a gate of bytes.
+/// void gate(detent::quantized_view<std::int16_t> x, detent::quantized_view<std::uint8_t> gate,
+///           detent::tensor_view<std::int16_t> out, detent::quant_params p) {
+///   detent::quantized_transform([](auto a, auto b) { return a * b; }, out, p,
+///                               detent::full_grid<std::int16_t>, x, gate);
+/// }
+/// @endcode
+///
+/// Throws shape_mismatch if the shapes differ, and invalid_argument for null data, a scale that is
+/// not positive and finite, a zero point of an input outside -65536..65535, or one of the output
+/// outside `levels`. Nothing is written then. Thread-safe; allocates nothing.
+template <class Arch = simd::default_arch, class F, integer_code Q, integer_code... In>
+void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params, grid levels,
+                         const quantized_view<In>&... inputs) {
+  static_assert(sizeof...(In) > 0, "detent::quantized_transform: there is no input");
+  constexpr const char* where = "quantized_transform";
+  require(levels.qmin <= levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65535,
+          error_kind::invalid_argument, where, ": the grid ", levels.qmin, " .. ", levels.qmax);
+  detail::require_scale(out_params.scale, where);
+  detail::require_zero_point(out_params.zero_point, levels, where);
+  (detail::require_any_params(inputs.params, where), ...);
+  const auto require_view = [&](const auto& view, std::size_t size) {
+    require(size == 0 || view.data != nullptr, error_kind::invalid_argument, where,
+            ": null data with size ", size);
+    require(view.rank == out.rank &&
+                std::equal(view.shape.begin(),
+                           view.shape.begin() + static_cast<std::ptrdiff_t>(view.rank),
+                           out.shape.begin()),
+            error_kind::shape_mismatch, where, ": an input has another shape than the output");
+  };
+  require_view(out, out.size());
+  (require_view(inputs.values, out.size()), ...);
+  if (out.size() == 0) {
+    return;
+  }
+  constexpr std::size_t size = simd::lane_count<float, Arch>;
+  constexpr std::size_t block = detail::transform_block;
+  static_assert(block % size == 0);
+  std::array<std::array<float, block>, sizeof...(In)> reals{};
+  std::array<std::int32_t, block> codes;
+  detail::for_each_row(out, [&](Q* row, std::size_t n, std::ptrdiff_t stride, const auto& index) {
+    const auto from = [&](const auto& view, std::size_t first) {
+      auto* data = view.data;
+      for (std::size_t d = 0; d + 1 < view.rank; ++d) {
+        data += static_cast<std::ptrdiff_t>(index[d]) * view.strides[d];
+      }
+      const std::ptrdiff_t step = view.rank == 0 ? 1 : view.strides[view.rank - 1];
+      return std::pair(data + static_cast<std::ptrdiff_t>(first) * step, step);
+    };
+    for (std::size_t first = 0; first < n; first += block) {
+      const std::size_t count = (std::min)(block, n - first);
+      std::size_t input = 0;
+      const auto load = [&](const auto& view) {
+        const auto [data, step] = from(view.values, first);
+        detail::dequantize_strided(data, step, count, view.params, reals[input++].data());
+      };
+      (load(inputs), ...);
+      [&]<std::size_t... Is>(std::index_sequence<Is...>) {
+        for (std::size_t i = 0; i < count; i += size) {
+          detail::quantize_lanes<Arch>(f(simd::load<Arch>(reals[Is].data() + i)...), out_params,
+                                       levels, codes.data() + i);
+        }
+      }
+      (std::index_sequence_for<In...>{});
+      for (std::size_t i = 0; i < count; ++i) {
+        row[static_cast<std::ptrdiff_t>(first + i) * stride] = static_cast<Q>(codes[i]);
+      }
+    }
+  });
+}
+
+/// quantized_transform() with all levels of the output's type.
+template <class Arch = simd::default_arch, class F, quantized_type Q, integer_code... In>
+void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params,
+                         const quantized_view<In>&... inputs) {
+  quantized_transform<Arch>(f, out, out_params, full_grid<Q>, inputs...);
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_QUANTIZED_TRANSFORM_HPP
+// ---- detent/row_ranges.hpp ----
+// Ranges of the rows of a product, collected by a fused epilogue while the results are in a cache:
+// what the dynamic quantization of the next layer's left side needs.
+#ifndef DETENT_ROW_RANGES_HPP
+#define DETENT_ROW_RANGES_HPP
+
+#include <atomic>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// The smallest and the largest value of each row of a matrix, taken block by block in any order
+/// and on any threads. Minimum and maximum do not depend on the order, so that the ranges, and the
+/// parameters that follow from them, are the same for every division into blocks.
+///
+/// @code{.cpp}
+/// #include <vector>
+///
+/// #include <detent/fused_gemm.hpp>
+/// #include <detent/row_ranges.hpp>
+///
+/// // A layer with float results, and the parameters to quantize each row of them with.
+/// detent::channel_quant_params layer(detent::matrix_view<const std::uint8_t> x,
+///                                    const detent::packed_weights& weights,
+///                                    detent::matrix_view<float> out) {
+///   detent::row_ranges ranges(x.rows);
+///   detent::gemm(x, weights, detent::fused([&](const detent::product_block<float>& block) {
+///                  ranges.include(block);
+///                  detent::store_block(block, out);
+///                }));
+///   return ranges.finalize(detent::asymmetric<std::uint8_t>);
+/// }
+/// @endcode
+class row_ranges {
+ public:
+  /// Ranges of `rows` rows, of which nothing is known yet.
+  explicit row_ranges(std::size_t rows) : cells_(rows) {}
+
+  /// Number of rows.
+  [[nodiscard]] std::size_t rows() const noexcept { return cells_.size(); }
+
+  /// Takes the values of a block into account: those that it has when it is called, for rows
+  /// block.row() and following. NaN is ignored; infinities become part of the range. Throws
+  /// shape_mismatch if the block ends behind the last row. Thread-safe.
+  void include(const product_block<float>& block) {
+    require(block.row() + block.rows() <= cells_.size(), error_kind::shape_mismatch,
+            "row_ranges: a block that ends at row ", block.row() + block.rows(), " of ",
+            cells_.size());
+    const auto min_max = detail::active<kernels::statistics_kernels>().min_max;
+    for (std::size_t i = 0; i < block.rows(); ++i) {
+      const kernels::min_max_result r = min_max(block[i].data(), block.columns());
+      cell& c = cells_[block.row() + i];
+      replace_if(c.lower, r.lower, [](float now, float next) { return next < now; });
+      replace_if(c.upper, r.upper, [](float now, float next) { return next > now; });
+    }
+  }
+
+  /// Whether a number was seen in the row: a value that is not NaN.
+  [[nodiscard]] bool has_range(std::size_t row) const noexcept {
+    return cells_[row].lower <= cells_[row].upper;
+  }
+  /// The smallest and the largest value of a row; 0 and 0 if no number was seen in it. Call it when
+  /// no include() runs any more.
+  [[nodiscard]] value_range range(std::size_t row) const noexcept {
+    return has_range(row) ? value_range{cells_[row].lower, cells_[row].upper} : value_range{};
+  }
+  /// The scale and zero point of each row (axis 0), bit for bit those of dynamic_quantize_rows().
+  /// Throws invalid_argument if a range is infinite, and what params_from_range() throws. Call it
+  /// when no include() runs any more.
+  [[nodiscard]] channel_quant_params finalize(quant_scheme scheme) const {
+    channel_quant_params all;
+    all.axis = 0;
+    for (std::size_t i = 0; i < cells_.size(); ++i) {
+      const kernels::min_max_result r{cells_[i].lower, cells_[i].upper, 0};
+      const quant_params p = detail::dynamic_params(r, has_range(i), scheme, "row_ranges");
+      all.scales.push_back(p.scale);
+      all.zero_points.push_back(p.zero_point);
+    }
+    return all;
+  }
+
+ private:
+  struct cell {
+    std::atomic<float> lower{std::numeric_limits<float>::infinity()};
+    std::atomic<float> upper{-std::numeric_limits<float>::infinity()};
+  };
+
+  /// Writes `next` as long as it is better than what is there.
+  template <class IsBetter>
+  static void replace_if(std::atomic<float>& value, float next,
+                         const IsBetter& is_better) noexcept {
+    float now = value.load(std::memory_order_relaxed);
+    while (is_better(now, next) &&
+           !value.compare_exchange_weak(now, next, std::memory_order_relaxed)) {
+    }
+  }
+
+  std::vector<cell> cells_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_ROW_RANGES_HPP
 // ---- detent/solvers/adam.hpp ----
 // Adam: gradient descent in which each parameter has its own step size.
 #ifndef DETENT_SOLVERS_ADAM_HPP

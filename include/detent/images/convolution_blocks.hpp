@@ -178,11 +178,11 @@ template <class T>
 }
 
 /// The number of pixels of an output block: `wanted` (a multiple of rows_per_task), or fewer if the
-/// output is transposed and they would leave the second-level cache.
+/// output is transposed or consumed and they would leave the cache.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
                                           const convolution_output<T>& output) noexcept {
-  const std::size_t whole = pixels_that_wait<T>(output.images) / rows_per_task * rows_per_task;
+  const std::size_t whole = output.most_pixels() / rows_per_task * rows_per_task;
   return std::clamp(whole, rows_per_task, wanted);
 }
 

@@ -409,8 +409,7 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         std::span<const tap_position> order, bool is_vertical,
                         const convolution_output<Out>& output, const parallel_for& parallel,
                         const Kernel& kernel) {
-  const std::size_t pixels_per_task =
-      (std::min)(std::size_t{256}, pixels_that_wait<Out>(output.images));
+  const std::size_t pixels_per_task = (std::min)(std::size_t{256}, output.most_pixels());
   // In narrow images many pixels are at the ends of rows; they cost more than a padded copy.
   constexpr std::size_t narrow = 16;
   std::optional<padded_images<T>> images;
