@@ -7,8 +7,8 @@
 # DETENT_SUITE is set, that is done in any case.  --onnxruntime unpacks the headers
 # of ONNX Runtime from a still newer suite into BUILD_DIR/onnxruntime; where no
 # mirror has them, the provider for ONNX Runtime is not built, unless CI=true.
-# --tests does so, too, and adds the packages that the tests need.  --python makes a Python environment with ONNX Runtime,
-# BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
+# --tests does so, too, and adds the packages that the tests need.  --python makes a Python environment with ONNX Runtime
+# and Dask, BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
 # releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime; where it cannot be had,
 # there is none and all goes on, unless CI=true.
 # A second run finds everything in place and does nothing.
@@ -18,7 +18,7 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PATH="$PATH:/usr/sbin:/sbin
 
 packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev"
 test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen dpkg-dev file pkgconf"
-wheels="numpy onnx onnxruntime"
+wheels="numpy onnx onnxruntime dask distributed"
 runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what is written
 hwy_min=1.2 xsimd_min=13 onnxruntime_min=1.23
 suite=${DETENT_SUITE:-trixie}
@@ -188,7 +188,7 @@ setup_venv() {
   rm -rf "$venv"
   [ "${CI:-}" != true ] || die_log "could not install $wheels"
   tail -n 1 "$tmp/log"
-  say "could not install $wheels: the interoperability tests will be skipped"
+  say "could not install $wheels: the tests that need them will be skipped"
 }
 
 if [ "$python" ] && [ -z "$with_onnxruntime" ]; then

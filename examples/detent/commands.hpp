@@ -26,6 +26,7 @@ namespace detent_cli {
 struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   std::string model, output;
   std::vector<std::string> calibration;  // files or a folder of samples, as sample_set takes them
+  std::vector<std::string> states;       // files with states, in the place of samples
   std::size_t samples = 0;               // how many are used; 0: all
   std::optional<double> max_drop;        // the drop of top-1 that is allowed, in points of percent
   std::vector<std::string> validation;   // like calibration; empty: the calibration samples
@@ -47,6 +48,16 @@ struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   std::optional<detent::graph::inc::configuration> tuning;
 };
 int quantize(const quantize_arguments& a);
+
+struct observe_arguments : common_arguments, detent::graph::quantization_job {
+  std::string model, output;
+  std::vector<std::string> calibration;       // like that of quantize
+  std::vector<std::string> states;            // files to merge, or to go on from
+  std::string samples;                        // A:B, the range of samples; empty: all
+  std::optional<std::uint64_t> first_sample;  // number of the first of these among all
+  std::size_t threads = 1;
+};
+int observe(const observe_arguments& a);
 
 struct eval_arguments : common_arguments {
   std::string model, labels;

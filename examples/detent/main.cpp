@@ -17,6 +17,7 @@
 #include <detent/version.hpp>
 
 #include "commands.hpp"
+#include "observe_options.hpp"
 #include "quantize_options.hpp"
 #include "train.hpp"
 #include "train_options.hpp"
@@ -68,6 +69,10 @@ int main(int argc, char** argv) {
       app.add_subcommand("quantize", "Quantizes a float model with calibration samples");
   detent_cli::quantize_options quantize(*quantize_command);
 
+  CLI::App* observe_command = app.add_subcommand(
+      "observe", "Observes a share of the calibration samples, for detent quantize --states");
+  detent_cli::observe_options observe(*observe_command);
+
   CLI::App* train_command = app.add_subcommand(
       "train", "Trains a model in float, or as the quantized model that it becomes");
   detent_cli::train_options train(*train_command);
@@ -118,12 +123,12 @@ int main(int argc, char** argv) {
 
   detent_cli::common_arguments common;
   for (CLI::App* command :
-       {quantize_command, train_command, eval_command, run_command, compare_command,
-        inspect_command, conformance_command, targets_command}) {
+       {quantize_command, observe_command, train_command, eval_command, run_command,
+        compare_command, inspect_command, conformance_command, targets_command}) {
     command->add_flag("--json", common.json, "Print the same facts as JSON");
   }
-  for (CLI::App* command : {quantize_command, train_command, eval_command, run_command,
-                            compare_command, inspect_command, conformance_command}) {
+  for (CLI::App* command : {quantize_command, observe_command, train_command, eval_command,
+                            run_command, compare_command, inspect_command, conformance_command}) {
     command
         ->add_option(
             "--memory-limit", common.memory_limit,
@@ -150,6 +155,11 @@ int main(int argc, char** argv) {
       detent_cli::quantize_arguments arguments = quantize.arguments();
       static_cast<detent_cli::common_arguments&>(arguments) = common;
       return detent_cli::quantize(arguments);
+    }
+    if (observe_command->parsed()) {
+      detent_cli::observe_arguments arguments = observe.arguments();
+      static_cast<detent_cli::common_arguments&>(arguments) = common;
+      return detent_cli::observe(arguments);
     }
     if (train_command->parsed()) {
       detent_cli::train_arguments arguments = train.arguments();

@@ -14,9 +14,11 @@
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/configuration/quantize_as_told.hpp>
+#include <detent/graph/configuration/states_as_told.hpp>
 #include <detent/graph/model/tensor_store.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
+#include <detent/graph/quantize/state_file.hpp>
 #include <detent/parallel.hpp>
 
 #include "calibration_data.hpp"
@@ -103,7 +105,9 @@ outcome run_job(const quantize_arguments& a, const graph::model& m,
       o.accuracy = control_accuracy(a, m, parts, samples, *labelled);
     }
   };
-  static_cast<graph::quantization_outcome&>(o) = graph::quantize_as_told(a, m, samples, run);
+  static_cast<graph::quantization_outcome&>(o) =
+      a.states.empty() ? graph::quantize_as_told(a, m, samples, run)
+                       : graph::quantize_as_told(a, m, graph::states_in_files(a.states), run);
   return o;
 }
 
@@ -163,7 +167,7 @@ int quantize(const quantize_arguments& given) {
   std::optional<sample_set> validation;
   std::vector<std::int64_t> labels;
   std::optional<labelled_samples> labelled;
-  if (!a.calibration.empty() || m.inputs.empty()) {
+  if (!a.calibration.empty() || (m.inputs.empty() && a.states.empty())) {
     samples.emplace(open_samples(m, a.calibration, "--calib", a));
   } else if (!a.needs_samples.empty()) {
     throw usage_error(a.needs_samples + ": --calib " + m.inputs[0].name +
@@ -215,6 +219,7 @@ int quantize(const quantize_arguments& given) {
     std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());
   }
 
+  const std::uint64_t used = samples ? samples->size() : o.samples_of_states;
   const std::size_t tensors = o.parts ? o.parts->parameters.activations.size() : 0;
   if (a.json) {
     json_object steps = json_object::array();
@@ -229,7 +234,7 @@ int quantize(const quantize_arguments& given) {
                 {"bytes_before", before},
                 {"bytes_after", after},
                 {"external_data", external_data_json(written)},
-                {"samples", samples ? samples->size() : 0},
+                {"samples", used},
                 {"layers", o.layers},
                 {"quantized_tensors", tensors},
                 {"approach", a.approach},
@@ -256,8 +261,8 @@ int quantize(const quantize_arguments& given) {
       std::printf("  %s\n", one_line(name).c_str());
     }
   }
-  std::printf("%s: %zu layers, %zu quantized activations, %zu calibration samples\n",
-              a.output.c_str(), o.layers, tensors, samples ? samples->size() : 0);
+  std::printf("%s: %zu layers, %zu quantized activations, %ju calibration samples\n",
+              a.output.c_str(), o.layers, tensors, static_cast<std::uintmax_t>(used));
   std::printf("size %ju -> %ju bytes (%.1f %%)\n", before, after,
               before == 0 ? 0.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
   print_external_data(written);

@@ -9,8 +9,10 @@
 
 #include <detent/error.hpp>
 #include <detent/graph/configuration/quantization_job.hpp>
+#include <detent/graph/configuration/states_as_told.hpp>
 #include <detent/graph/inc/yaml.hpp>
 #include <detent/graph/model/files.hpp>
+#include <detent/graph/quantize/state_file.hpp>
 
 #include "quantize_config.hpp"
 #include "usage_error.hpp"
@@ -64,6 +66,37 @@ void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& 
   }
 }
 
+void add_range_options(CLI::App& command, graph::quantization_settings& s) {
+  command
+      .add_option("--approach", s.approach,
+                  "When ranges of activations are taken: from samples (static), in each run "
+                  "(dynamic), or never (weight-only)")
+      ->check(CLI::IsMember(graph::approach_names));
+  command.add_option("--activations", s.activations, "Type of activations")
+      ->check(CLI::IsMember(graph::byte_type_names));
+  command
+      .add_option(
+          "--method", s.method,
+          "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
+          "measures what is best, with equalization and bias correction; it is the "
+          "default unless --bias-correction or --states is given")
+      ->check(check_method_name);
+  command
+      .add_option("--percentile", s.percentile,
+                  "Share of the values that --method percentile keeps, in percent")
+      ->check(CLI::Range(50.0001, 100.0));
+  command.add_option("--bias-correction", s.bias_correction, "Whether biases make up for rounding")
+      ->check(CLI::IsMember(graph::bias_correction_names));
+  command.add_flag("--symmetric-activations", s.symmetric_activations,
+                   "Activations with zero point 0 (s8) or 128 (u8)");
+  command.add_option("--activation-bits", s.activation_bits, "Of activations (static)")
+      ->check(CLI::Range(2, 8));
+  command
+      .add_option("--weight-algorithm", s.weight_algorithm,
+                  "How weights are rounded (weight-only); gptq and awq need samples")
+      ->check(CLI::IsMember(graph::weight_only_algorithms()));
+}
+
 quantize_options::quantize_options(CLI::App& command) : command_(command) {
   command.add_option("MODEL", a_.model, "Float ONNX model")->required();
   command.add_option("-o,--output", a_.output, "Quantized model to write")->required();
@@ -74,34 +107,17 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
       "--calib", a_.calibration,
       "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "
       "K (0) counts samples, or each run takes it whole (:fixed)");
-  command
-      .add_option("--approach", s_.approach,
-                  "When ranges of activations are taken: from samples (static), in each run "
-                  "(dynamic), or never (weight-only)")
-      ->check(CLI::IsMember(graph::approach_names));
+  command.add_option("--states", a_.states,
+                     "FILE...: the states that detent observe has made of all samples, in any "
+                     "order, in the place of --calib");
+  add_range_options(command, s_);
   command
       .add_option("--format", s_.format,
                   "How the model is written (static: qdq|qoperator, dynamic: integerops, "
                   "weight-only: matmulnbits)")
       ->check(CLI::IsMember(graph::format_names));
-  command.add_option("--activations", s_.activations, "Type of activations")
-      ->check(CLI::IsMember(graph::byte_type_names));
   command.add_option("--weights", s_.weights, "Type of the stored weights (dynamic)")
       ->check(CLI::IsMember(graph::byte_type_names));
-  command
-      .add_option(
-          "--method", s_.method,
-          "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
-          "measures what is best, with equalization and bias correction; it is the "
-          "default unless --bias-correction is given")
-      ->check(check_method_name);
-  command
-      .add_option("--percentile", s_.percentile,
-                  "Share of the values that --method percentile keeps, in percent")
-      ->check(CLI::Range(50.0001, 100.0));
-  command
-      .add_option("--bias-correction", s_.bias_correction, "Whether biases make up for rounding")
-      ->check(CLI::IsMember(graph::bias_correction_names));
   command.add_option("--granularity", s_.granularity, "Weight scales (per-channel|per-tensor)")
       ->check(CLI::IsMember(graph::granularity_names));
   command
@@ -109,8 +125,6 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                   "The end of the grid (absmax), or the least squared error (exact-mse)")
       ->check(CLI::IsMember(graph::weight_scale_names));
   command.add_flag("--reduce-range", s_.reduce_range, "Weights of 7 bits");
-  command.add_flag("--symmetric-activations", s_.symmetric_activations,
-                   "Activations with zero point 0 (s8) or 128 (u8)");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
   command
@@ -118,17 +132,11 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
                   "Of weights: 2 to 8 (static, dynamic); 4 or 8 (weight-only). Default 8; "
                   "weight-only 4")
       ->check(CLI::Range(2, 8));
-  command.add_option("--activation-bits", s_.activation_bits, "Of activations (static)")
-      ->check(CLI::Range(2, 8));
   command
       .add_option("--block-size", s_.block_size,
                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
                   "there can be")
       ->check(CLI::IsMember(graph::block_sizes));
-  command
-      .add_option("--weight-algorithm", s_.weight_algorithm,
-                  "How weights are rounded (weight-only); gptq and awq need --calib")
-      ->check(CLI::IsMember(graph::weight_only_algorithms()));
   command
       .add_option("--max-drop", a_.max_drop,
                   "Layers stay in float, the most harmful first, until top-1 is at most so many "
@@ -166,6 +174,16 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
 }
 
+std::set<std::string> given_options(const CLI::App& command) {
+  std::set<std::string> given;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->empty() && !option->get_lnames().empty()) {
+      given.insert(option->get_lnames()[0]);
+    }
+  }
+  return given;
+}
+
 quantize_arguments quantize_options::arguments() {
   if (has("--config")) {
     if (config_.empty()) {
@@ -178,15 +196,18 @@ quantize_arguments quantize_options::arguments() {
     }
     read_config();
   }
-  for (const CLI::Option* option : command_.get_options()) {
-    if (!option->empty() && !option->get_lnames().empty()) {
-      s_.given.insert(option->get_lnames()[0]);
-    }
-  }
+  s_.given = given_options(command_);
   try {
+    if (has("--states")) {
+      require_no_samples();
+      graph::complete_from_state(s_, graph::read_state_file(a_.states.at(0)), false);
+    }
     static_cast<graph::quantization_job&>(a_) = graph::make_quantization_job(std::move(s_), "--");
   } catch (const detent::error& e) {
-    throw usage_error(e.what());
+    if (e.kind() == detent::error_kind::invalid_argument) {
+      throw usage_error(e.what());
+    }
+    throw;  // a file with a state
   }
   require_files();
   return std::move(a_);
@@ -217,6 +238,17 @@ void quantize_options::read_config() {
   s_.scope = std::move(file.scope);
   s_.overrides = std::move(file.activations);
   s_.source = config_;
+}
+
+/// Throws usage_error for options that need samples, which states do not hold.
+void quantize_options::require_no_samples() const {
+  for (const char* option :
+       {"--calib", "--samples", "--report", "--max-drop", "--validation", "--labels"}) {
+    if (has(option)) {
+      throw usage_error(std::string("--states has no ") + option +
+                        ": states hold no samples to measure with");
+    }
+  }
 }
 
 /// Throws usage_error for files that do not go together, and says why samples are needed.

@@ -3,6 +3,7 @@
 #ifndef DETENT_CLI_QUANTIZE_OPTIONS_HPP
 #define DETENT_CLI_QUANTIZE_OPTIONS_HPP
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@ std::string lower_case(std::string text);
 /// the place in the file, for options that do not exist and values that are refused.
 void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& flags);
 
+/// Adds the options that say what is observed of samples: how ranges of activations are found, and
+/// what else depends on samples.
+void add_range_options(CLI::App& command, detent::graph::quantization_settings& s);
+
+/// The long names of the options that are on the command line, or have values from a file.
+std::set<std::string> given_options(const CLI::App& command);
+
 class quantize_options {
  public:
   explicit quantize_options(CLI::App& command);
@@ -36,6 +44,7 @@ class quantize_options {
   [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
   void read_tuning(const std::string& text);
   void read_config();
+  void require_no_samples() const;
   void require_files();
 
   CLI::App& command_;

@@ -1771,12 +1771,162 @@ tuning:
         self.wrong_usage(["dynamic", "--budget"], *self.quantize("--approach", "dynamic", "--budget", "1"))
         self.assertEqual(list(self.folder.iterdir()), [])
 
+    # ------------------------------------------------------------------------------------- states
+
+    def observe(self, name, *more, model=MODEL, calib=CALIBRATION):
+        """Observes samples; the file with the state."""
+        state = self.folder / name
+        self.works("observe", model, "--calib", calib, "-o", state, *more)
+        return state
+
+    def test_states_of_shards(self):
+        out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
+        for options_of_both in (["--method", "mse"], ["--method", "Percentile", "--percentile", "99.5"],
+                                ["--method", "kl", "--activations", "s8", "--symmetric-activations"],
+                                ["--method", "moving_average"], []):
+            with self.subTest(options=options_of_both):
+                states = [self.observe(f"{a}.states", "--samples", f"{a}:{b}", *options_of_both)
+                          for a, b in ((37, 61), (0, 37), (61, 100))]
+                method = options_of_both or ["--method", "minmax"]
+                self.works(*self.quantize(*method, "--granularity", "per-tensor", output=expected))
+                for more in (method, []):  # what is not said is taken from the states
+                    text = self.works("quantize", MODEL, "--states", *states, *more, "--granularity", "per-tensor", "-o", out)
+                    self.assertIn("100 calibration samples", text)
+                    self.assertEqual(out.read_bytes(), expected.read_bytes())
+                merged = self.folder / "merged.states"
+                self.works("observe", MODEL, "--states", *states[::-1], "-o", merged)
+                self.works("quantize", MODEL, "--states", merged, "--granularity", "per-tensor", "-o", out)
+                self.assertEqual(out.read_bytes(), expected.read_bytes())
+
+    def test_states_of_files_of_their_own(self):
+        images = np.load(CALIBRATION)
+        files = [self.array("a.npy", images[:40]), self.array("b.npy", images[40:])]
+        states = [self.observe("b.states", "--method", "nncf.mean_minmax", "--first-sample", "40", calib=files[1]),
+                  self.observe("a.states", "--method", "nncf.mean_minmax", calib=files[0])]
+        out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
+        self.works("quantize", MODEL, "--states", *states, "-o", out)
+        self.works(*self.quantize("--method", "nncf.mean_minmax", output=expected))
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+        # Without numbers, the samples of both files meet.
+        other = self.observe("c.states", "--method", "nncf.mean_minmax", calib=files[1])
+        self.fails(["c.states", "sample 0", "twice"], "quantize", MODEL, "--states", states[1], other, "-o", out)
+
+    def test_states_of_two_rounds(self):
+        out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
+        first = [self.observe(f"first{a}.states", "--samples", f"{a}:{a + 50}", "--method", "isotone") for a in (0, 50)]
+        self.fails(["second round"], "quantize", MODEL, "--states", *first, "-o", out)
+        second = [self.observe(f"second{a}.states", "--samples", f"{a}:{b}", "--states", *first) for a, b in ((0, 30), (30, 100))]
+        self.fails(["second round has 30 samples, the first 100"], "quantize", MODEL, "--states", second[0], "-o", out)
+        self.fails([first[0], "round 1"], "quantize", MODEL, "--states", *second, first[0], "-o", out)
+        self.works("quantize", MODEL, "--states", *second, "-o", out)
+        self.works(*self.quantize("--method", "isotone", output=expected))
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+        one = self.observe("one.states", "--method", "minmax")
+        self.fails(["no second round"], "observe", MODEL, "--calib", CALIBRATION, "--states", one, "-o", out)
+
+    def test_states_with_bias_correction_rules_and_formats(self):
+        config = self.write("c.yaml", b"method: mse\ngranularity: per-tensor\nignored:\n  types: [Gemm]\n")
+        state = self.observe("a.states", "--config", config)
+        out = self.folder / "out.onnx"
+        expected = self.folder / "expected.onnx"
+        self.works("quantize", MODEL, "--states", state, "--config", config, "-o", out)
+        self.works(*self.quantize("--config", config, output=expected))
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+        self.fails([state, "tensors", "rules"], "quantize", MODEL, "--states", state, "-o", out)
+        state = self.observe("b.states")
+        self.works("quantize", MODEL, "--states", state, "--bias-correction", "fast", "-o", out)
+        self.works("quantize", MODEL, "--states", state, "-o", expected)
+        self.assertNotEqual(out.read_bytes(), expected.read_bytes())
+        self.works("quantize", MODEL, "--states", state, "--format", "qoperator", "--bits", "6", "--threads", "2", "-o", out)
+        without = self.observe("c.states", "--bias-correction", "none")
+        self.assertLess(without.stat().st_size, state.stat().st_size)
+        self.fails([without, "no means"], "quantize", MODEL, "--states", without, "--bias-correction", "fast", "-o", out)
+
+    def test_states_of_weight_only_quantization(self):
+        out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
+        for algorithm in ("awq", "gptq"):
+            chosen = ["--approach", "weight-only", "--weight-algorithm", algorithm]
+            states = [self.observe(f"{a}.states", "--samples", f"{a}:{b}", *chosen) for a, b in ((80, 100), (0, 3), (3, 80))]
+            self.works("quantize", MODEL, "--states", *states, *chosen, "-o", out)
+            self.works(*self.quantize(*chosen, output=expected))
+            self.assertEqual(out.read_bytes(), expected.read_bytes())
+        self.fails([states[0], "approach is weight-only, expected static"], "quantize", MODEL, "--states", *states,
+                   "--method", "minmax", "--approach", "static", "-o", out)
+        self.wrong_usage(["rtn"], "observe", MODEL, "--calib", CALIBRATION, "--approach", "weight-only", "-o", out)
+
+    def test_states_that_are_wrong(self):
+        good = self.observe("good.states", "--samples", ":50", "--method", "kl")
+        out = self.folder / "out.onnx"
+        content = good.read_bytes()
+        other_model = self.folder / "other.onnx"
+        weights = bytearray(MODEL.read_bytes())
+        at = len(weights) // 2
+        weights[at] ^= 1
+        other_model.write_bytes(weights)
+        version = bytearray(content)
+        version[8] = 2
+        files = {"empty": b"", "cut": content[:-9], "half": content[: len(content) // 2], "text": b"minmax\n" * 40,
+                 "longer": content + b"\0", "flipped": content[:100] + bytes([content[100] ^ 4]) + content[101:],
+                 "version": bytes(version)}
+        for name, damaged in files.items():
+            with self.subTest(name=name):
+                path = self.write(f"{name}.states", damaged)
+                for order in ([path, good], [good, path]):
+                    message = self.fails([path], "quantize", MODEL, "--states", *order, "-o", out)
+                    self.assertIn("version 2" if name == "version" else path.name, message)
+        self.fails(["missing.states"], "quantize", MODEL, "--states", good, self.folder / "missing.states", "-o", out)
+        self.fails([good, "another model"], "quantize", other_model, "--states", good, "-o", out)
+        self.fails([good, "method is kl, expected mse"], "quantize", MODEL, "--states", good, "--method", "mse", "-o", out)
+        mse = self.observe("mse.states", "--samples", "50:", "--method", "mse")
+        self.fails([mse, "method is mse, expected kl"], "quantize", MODEL, "--states", good, mse, "-o", out)
+        self.fails([good, "bits of activations is 8, expected 6"], "quantize", MODEL, "--states", good, "--activation-bits", "6", "-o", out)
+        self.fails([good, "another state as well"], "quantize", MODEL, "--states", good, good, "-o", out)
+        self.assertFalse(out.exists())
+
+    def test_observe_wrong_usage(self):
+        out = self.folder / "out.states"
+        good = ["observe", MODEL, "-o", out]
+        self.wrong_usage(["--calib"], *good)
+        self.wrong_usage(["--samples"], *good, "--states", "a.states", "--samples", "0:2")
+        self.wrong_usage(["--method auto"], *good, "--calib", CALIBRATION, "--method", "auto")
+        self.wrong_usage(["--bias-correction full"], *good, "--calib", CALIBRATION, "--bias-correction", "full")
+        self.wrong_usage(["dynamic"], *good, "--calib", CALIBRATION, "--approach", "dynamic")
+        self.wrong_usage(["mse", "--percentile"], *good, "--calib", CALIBRATION, "--method", "mse", "--percentile", "99")
+        self.wrong_usage(["--samples 5:5"], *good, "--calib", CALIBRATION, "--samples", "5:5")
+        self.fails(["there are only 100"], *good, "--calib", CALIBRATION, "--samples", "100:")
+        self.fails(["missing.states"], *good, "--states", self.folder / "missing.states")
+        self.fails(["nowhere"], "observe", MODEL, "--calib", CALIBRATION, "-o", self.folder / "nowhere" / "a.states")
+        for option, value in (("--calib", CALIBRATION), ("--samples", "5"), ("--report", "r.html"), ("--max-drop", "1"),
+                              ("--validation", IMAGES), ("--labels", LABELS)):
+            with self.subTest(option=option):
+                self.wrong_usage(["--states", option], "quantize", MODEL, "--states", "a.states", option, value, "-o", out)
+        state = self.observe("a.states")
+        for more in (["--method", "auto"], ["--bias-correction", "full"], ["--budget", "1"], ["--approach", "dynamic"]):
+            with self.subTest(more=more):
+                self.wrong_usage([more[0]], "quantize", MODEL, "--states", state, *more, "-o", out)
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["a.states"])
+
+    def test_observe_output(self):
+        state = self.folder / "a.states"
+        text = self.works("observe", MODEL, "--calib", CALIBRATION, "--method", "isotone", "--samples", "10:20", "-o", state)
+        self.assertRegex(text, rf"^{re.escape(str(state))}: round 1 of 2, 10 samples in the first, {state.stat().st_size} bytes\n$")
+        facts = json.loads(self.works("observe", MODEL, "--calib", CALIBRATION, "-o", state, "--json"))
+        self.assertEqual({key: facts[key] for key in ("samples", "round", "rounds", "bytes", "approach", "method")},
+                         {"samples": 100, "round": 1, "rounds": 1, "bytes": state.stat().st_size, "approach": "static",
+                          "method": "minmax"})
+        facts = json.loads(self.works("quantize", MODEL, "--states", state, "-o", self.folder / "out.onnx", "--json"))
+        self.assertEqual((facts["samples"], facts["method"]), (100, "minmax"))
+        # The size does not depend on the number of samples.
+        more = self.observe("more.states", calib=IMAGES)
+        self.assertEqual(more.stat().st_size, state.stat().st_size)
+
     def test_help_and_version(self):
         self.assertRegex(self.works("--version"), r"^\d+\.\d+\.\d+\n$")
         self.assertIn("quantize", self.works("--help"))
-        for command in ("quantize", "eval", "run", "compare", "inspect", "conformance", "targets"):
+        self.assertIn("observe", self.works("--help"))
+        for command in ("quantize", "observe", "eval", "run", "compare", "inspect", "conformance", "targets"):
             self.assertIn("--json", self.works(command, "--help"))
-        for command in ("quantize", "eval", "run", "compare"):
+        for command in ("quantize", "observe", "eval", "run", "compare"):
             self.assertIn("[:axis=K|:fixed]", " ".join(self.works(command, "--help").split()))
 
 

@@ -55,8 +55,13 @@ class moving_average_observer {
     count_ += x.size();
   }
 
+  /// Whether merge() gives the same state for any order: no.
+  [[nodiscard]] static constexpr bool merges_in_any_order() noexcept { return false; }
+  /// merge(), of an observer that has seen one batch.
+  void append(const moving_average_observer& later) { merge(later); }
   /// Afterwards this observer is in the state it would have if the batches of `other` had come
-  /// after its own, up to rounding. Throws invalid_argument if `other` has another constant.
+  /// after its own, up to rounding; exactly, if that is one batch. Throws invalid_argument if
+  /// `other` has another constant.
   void merge(const moving_average_observer& other) {
     require(constant_ == other.constant_, error_kind::invalid_argument,
             "moving_average_observer: merging the constant ", other.constant_, " into ", constant_);
@@ -65,6 +70,12 @@ class moving_average_observer {
     }
     if (batches_ == 0) {
       *this = other;
+      return;
+    }
+    if (other.batches_ == 1) {
+      now_ = {moved(now_.lower, other.now_.lower), moved(now_.upper, other.now_.upper)};
+      ++batches_;
+      count_ += other.count_;
       return;
     }
     // `other` began with its first batch where this average would have continued: after n batches

@@ -29,6 +29,7 @@
 #include <detent/base/rows.hpp>
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
+#include <detent/observers/batch_extent.hpp>
 #include <detent/statistics/distribution.hpp>
 #include <detent/types.hpp>
 
@@ -71,11 +72,22 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///
 ///     std::size_t phases() const              passes over the data, 1 (the default) or 2
 ///     void begin_phase(std::size_t phase)     called before each pass
-///     void merge(const Observer& other)
+///     void merge(const Observer& other)       adds what `other` has seen, in any order
+///     bool merges_in_any_order() const        whether merge() does with these options; default
+///     true void append(const Observer& later)      adds one batch that came after all seen here
+///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
 ///
 /// A type that has both forms of observe() gets the view, that is, the shape of the batch.
+///
+/// The last three are for observers whose result depends on the order of batches. With append(),
+/// the state is that of all batches in order: append(later), where `later` has seen one batch,
+/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
+/// grows with the extents of batches: an observer that follows some batches and observes the
+/// others, in their order, ends with the histogram of all, which has counted the observed ones.
+/// Such observers then merge(); or, with append(), each of them has followed all batches before its
+/// own one.
 template <class Observer>
 concept observer_type = std::copyable<Observer> &&(
                             requires(Observer o, std::span<const float> x) { o.observe(x); } ||
@@ -145,6 +157,20 @@ class any_observer {
   /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
   /// unsupported if the type has no merge().
   void merge(const any_observer& other) { self_->merge(*other.self_); }
+  /// Whether merge() gives the same state for any order of merges. False also if the type has no
+  /// merge().
+  [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
+  /// Whether the type has append(): its state can be put together from batches, in their order.
+  [[nodiscard]] bool appends() const { return self_->appends(); }
+  /// Whether the type has follow(): its state needs the extents of all batches before the batches.
+  [[nodiscard]] bool follows() const { return self_->follows(); }
+  /// Afterwards this observer is in the state it would have if the one batch that `later` has seen
+  /// had come after its own. Throws invalid_argument if `later` holds another type of observer,
+  /// unsupported if the type has no append().
+  void append(const any_observer& later) { self_->append(*later.self_); }
+  /// Takes note of a batch that another observer counts. Throws unsupported if the type has no
+  /// follow().
+  void follow(const batch_extent& batch) { self_->follow(batch); }
   /// Scale and zero point for everything observed so far, with the evidence for them. Throws
   /// invalid_argument if nothing, a NaN or an infinity was observed, and what the observer throws
   /// for the scheme. If the observer returns quant_params only, the evidence holds its range and
@@ -202,6 +228,11 @@ class any_observer {
     [[nodiscard]] virtual std::size_t phases() const = 0;
     virtual void begin_phase(std::size_t phase) = 0;
     virtual void merge(const base& other) = 0;
+    [[nodiscard]] virtual bool merges_in_any_order() const = 0;
+    [[nodiscard]] virtual bool appends() const noexcept = 0;
+    [[nodiscard]] virtual bool follows() const noexcept = 0;
+    virtual void append(const base& later) = 0;
+    virtual void follow(const batch_extent& batch) = 0;
     [[nodiscard]] virtual scale_solution finalize(quant_scheme scheme) const = 0;
     virtual void write(detail::byte_writer& out) const = 0;
     virtual void read(detail::byte_reader& in) = 0;
@@ -234,6 +265,35 @@ class any_observer {
     void begin_phase(std::size_t phase) override {
       if constexpr (requires { observer.begin_phase(phase); }) {
         observer.begin_phase(phase);
+      }
+    }
+    [[nodiscard]] bool merges_in_any_order() const override {
+      if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
+        return observer.merges_in_any_order();
+      }
+      return requires(Observer o) { o.merge(o); };
+    }
+    [[nodiscard]] bool appends() const noexcept override {
+      return requires(Observer o) { o.append(o); };
+    }
+    [[nodiscard]] bool follows() const noexcept override {
+      return requires(Observer o, batch_extent e) { o.follow(e); };
+    }
+    void append(const base& later) override {
+      require(later.kind() == kind(), error_kind::invalid_argument,
+              "any_observer: appending an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&later);
+      if constexpr (requires { observer.append(same->observer); }) {
+        observer.append(same->observer);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not append");
+      }
+    }
+    void follow([[maybe_unused]] const batch_extent& batch) override {
+      if constexpr (requires { observer.follow(batch); }) {
+        observer.follow(batch);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not follow");
       }
     }
     void merge(const base& other) override {

@@ -52,7 +52,10 @@ struct quantization_settings {
   std::size_t activation_bits = 8;          ///< Of activations, 2..8.
   std::int64_t block_size = 32;             ///< One of block_sizes.
   std::optional<double> budget;             ///< Seconds that "auto" may take.
-  quantization_scope scope;                 ///< Nodes in float, settings of single operators.
+  /// Whether samples are known by calibration states alone: the default of `method` is then
+  /// "minmax", and what runs the quantized model on samples is refused.
+  bool from_states = false;
+  quantization_scope scope;  ///< Nodes in float, settings of single operators.
   std::map<std::string, activation_override> overrides;  ///< Settings of single activations.
   /// Names of the options that the user has set; defaults of others may follow from them.
   std::set<std::string> given;
@@ -163,7 +166,7 @@ class job_maker {
       job.weights.scale =
           s_.weight_scales == "exact-mse" ? weight_scale::exact_mse : weight_scale::absmax;
     }
-    job.needs_samples = reason_for_samples();
+    job.needs_samples = s_.from_states ? std::string() : reason_for_samples();
     return job;
   }
 
@@ -204,6 +207,9 @@ class job_maker {
   void complete_method() {
     s_.method = detent::detail::lower_case(s_.method);
     const bool corrects = has("bias-correction");
+    if (s_.from_states) {
+      require_states_suffice();
+    }
     if (!has("method") && (corrects || s_.percentile != 0.0)) {
       s_.method = s_.percentile != 0.0 ? "percentile" : "minmax";
     }
@@ -217,6 +223,30 @@ class job_maker {
         (s_.approach == "weight-only" && corrects && s_.bias_correction != "none")) {
       refuse(option("approach", s_.approach) + " has no " +
              option("bias-correction", s_.bias_correction));
+    }
+  }
+
+  /// Refuses what cannot be done with calibration states alone, and replaces the method "auto".
+  void require_states_suffice() {
+    if (s_.approach == "dynamic") {
+      refuse(option("approach", "dynamic") + " takes no states: it finds ranges in each run");
+    }
+    if (s_.approach == "weight-only") {
+      if (s_.weight_algorithm != "gptq" && s_.weight_algorithm != "awq") {
+        refuse(option("weight-algorithm", s_.weight_algorithm) +
+               " needs no samples, and takes no states");
+      }
+      return;
+    }
+    if (has("method") && s_.method == "auto") {
+      refuse(option("method", "auto") + " measures with samples, which states do not hold");
+    }
+    if (s_.bias_correction == "full") {
+      refuse(option("bias-correction", "full") +
+             " runs the quantized model on samples, which states do not hold");
+    }
+    if (s_.method == "auto") {
+      s_.method = s_.percentile != 0.0 ? "percentile" : "minmax";
     }
   }
 

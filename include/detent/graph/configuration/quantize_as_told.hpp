@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -36,6 +37,8 @@ struct quantization_outcome {
   std::map<std::string, std::string> methods;       ///< By activation: the method of its solution.
   std::vector<quantization_step> steps;             ///< What the method "auto" has tried.
   std::size_t layers = 0;                           ///< Number of quantized layers.
+  /// With calibration states: the number of runs of the model that they have seen.
+  std::uint64_t samples_of_states = 0;
 };
 
 /// How a job runs, besides what it says.
@@ -54,43 +57,46 @@ struct quantization_run {
 
 namespace detail {
 
-inline void quantize_statically(const quantization_job& job, const model& m,
-                                const calibration_source& samples, const quantization_run& run,
-                                quantization_outcome& o) {
-  activation_options activations = job.activations;
-  activations.on_parameters = [&o](const std::string& name, const std::string& method,
-                                   const scale_solution& s) {
+/// The options of static quantization for a job whose method is not searched.
+[[nodiscard]] inline static_quantization_options static_options_of(const quantization_job& job,
+                                                                   const executor_options& runner) {
+  static_quantization_options options{.method = job.method == "auto" ? "minmax" : job.method,
+                                      .activations = job.activations,
+                                      .weights = job.weights,
+                                      .scope = job.scope};
+  options.executor = runner;
+  if (job.percentile != 0.0) {
+    options.activations.observer.percentile = job.percentile;
+  }
+  options.bias.kind = job.bias_correction == "fast"   ? bias_correction::fast
+                      : job.bias_correction == "full" ? bias_correction::full
+                                                      : bias_correction::none;
+  return options;
+}
+
+/// The options of weight-only quantization for a job.
+[[nodiscard]] inline weight_only_options weight_only_options_of(const quantization_job& job,
+                                                                const executor_options& runner) {
+  weight_only_options options{.bits = job.bits == 0 ? 4 : job.bits,
+                              .block_size = job.block_size,
+                              .algorithm = job.weight_algorithm};
+  options.scales = job.weights.scale;
+  options.executor = runner;
+  options.scope = job.scope;
+  return options;
+}
+
+/// A function for activation_options::on_parameters that notes parameters in an outcome.
+[[nodiscard]] inline auto noted_parameters(quantization_outcome& o) {
+  return [&o](const std::string& name, const std::string& method, const scale_solution& s) {
     o.solutions[name] = s;
     o.methods[name] = method;
   };
-  // Without a float output there is nothing to measure by.
-  const bool can_be_judged =
-      std::any_of(m.outputs.begin(), m.outputs.end(),
-                  [](const value_info& v) { return v.type == element_type::f32; });
-  if (job.method == "auto" && can_be_judged) {
-    automatic_quantization_options options{
-        .activations = std::move(activations), .weights = job.weights, .scope = job.scope};
-    options.executor = run.executor;
-    options.on_step = [&o](const quantization_step& s) { o.steps.push_back(s); };
-    options.on_progress = run.on_progress;
-    if (job.budget) {
-      options.budget.limit = search_budget::seconds(*job.budget);
-    }
-    o.parts = automatic_quantization(m, samples, options);
-  } else {
-    static_quantization_options options{.method = job.method == "auto" ? "minmax" : job.method,
-                                        .activations = std::move(activations),
-                                        .weights = job.weights,
-                                        .scope = job.scope};
-    options.executor = run.executor;
-    if (job.percentile != 0.0) {
-      options.activations.observer.percentile = job.percentile;
-    }
-    options.bias.kind = job.bias_correction == "fast"   ? bias_correction::fast
-                        : job.bias_correction == "full" ? bias_correction::full
-                                                        : bias_correction::none;
-    o.parts = static_quantization(m, samples, options);
-  }
+}
+
+/// Takes the model from the parts of static quantization.
+inline void finish_static(const quantization_job& job, const quantization_run& run,
+                          quantization_outcome& o) {
   if (run.on_parts) {
     run.on_parts(o.parts);
   }
@@ -99,6 +105,44 @@ inline void quantize_statically(const quantization_job& job, const model& m,
   if (job.format == "qoperator") {
     to_qoperator(o.result);
   }
+}
+
+/// Adds to options of weight-only quantization what an outcome and a run note.
+inline void note_weights(weight_only_options& options, const quantization_run& run,
+                         quantization_outcome& o) {
+  options.keep_constant = run.keep_constant;
+  options.on_layer = [&o](const weight_only_layer&) { ++o.layers; };
+  if (run.on_progress) {
+    options.on_solved = [&run](std::size_t done, std::size_t total) {
+      run.on_progress({.step = "solving weights", .done = done, .total = total});
+    };
+  }
+}
+
+inline void quantize_statically(const quantization_job& job, const model& m,
+                                const calibration_source& samples, const quantization_run& run,
+                                quantization_outcome& o) {
+  // Without a float output there is nothing to measure by.
+  const bool can_be_judged =
+      std::any_of(m.outputs.begin(), m.outputs.end(),
+                  [](const value_info& v) { return v.type == element_type::f32; });
+  if (job.method == "auto" && can_be_judged) {
+    automatic_quantization_options options{
+        .activations = job.activations, .weights = job.weights, .scope = job.scope};
+    options.activations.on_parameters = noted_parameters(o);
+    options.executor = run.executor;
+    options.on_step = [&o](const quantization_step& s) { o.steps.push_back(s); };
+    options.on_progress = run.on_progress;
+    if (job.budget) {
+      options.budget.limit = search_budget::seconds(*job.budget);
+    }
+    o.parts = automatic_quantization(m, samples, options);
+  } else {
+    static_quantization_options options = static_options_of(job, run.executor);
+    options.activations.on_parameters = noted_parameters(o);
+    o.parts = static_quantization(m, samples, options);
+  }
+  finish_static(job, run, o);
 }
 
 inline void quantize_dynamically(const quantization_job& job, const model& m,
@@ -122,19 +166,8 @@ inline void quantize_dynamically(const quantization_job& job, const model& m,
 inline void quantize_weights_as_told(const quantization_job& job, const model& m,
                                      const calibration_source& samples, const quantization_run& run,
                                      quantization_outcome& o) {
-  weight_only_options options{.bits = job.bits == 0 ? 4 : job.bits,
-                              .block_size = job.block_size,
-                              .algorithm = job.weight_algorithm};
-  options.scales = job.weights.scale;
-  options.keep_constant = run.keep_constant;
-  options.executor = run.executor;
-  options.scope = job.scope;
-  options.on_layer = [&o](const weight_only_layer&) { ++o.layers; };
-  if (run.on_progress) {
-    options.on_solved = [&run](std::size_t done, std::size_t total) {
-      run.on_progress({.step = "solving weights", .done = done, .total = total});
-    };
-  }
+  weight_only_options options = weight_only_options_of(job, run.executor);
+  note_weights(options, run, o);
   o.result = quantize_weights_only(m, options, samples);
 }
 

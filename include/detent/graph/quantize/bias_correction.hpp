@@ -17,13 +17,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/byte_format.hpp>
+#include <detent/base/exact_sum.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
@@ -36,6 +40,7 @@
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/observers/saved_state.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -81,82 +86,202 @@ struct bias_shift {
 
 namespace detail {
 
+/// Whether a tensor of that shape has at least one and at most `most` elements.
+[[nodiscard]] inline bool is_within(const shape& dims, std::size_t most) noexcept {
+  for (const std::int64_t d : dims) {
+    if (d <= 0 || static_cast<std::uint64_t>(d) > most) {
+      return false;
+    }
+    most /= static_cast<std::size_t>(d);
+  }
+  return most > 0;
+}
+
 /// The sum of each channel of a value. Channels are dimension 1 of images, and the last dimension
-/// of matrices.
+/// of matrices. The values of a channel in one image are added up in double; such sums, and the
+/// single values of matrices, are added up exactly. So the order of images does not matter, nor how
+/// they are divided into batches.
 class channel_sums {
  public:
   channel_sums() = default;
   explicit channel_sums(bool is_image) : is_image_(is_image) {}
 
   void add(const tensor& value) {
+    if (value.count() == 0) {
+      return;
+    }
     const tensor t = to_plain(value);
-    dims_ = t.dims();
     const std::size_t axis = is_image_ ? 1 : t.rank() - 1;
     const auto channels = static_cast<std::size_t>(t.dim(axis));
     std::size_t inner = 1;
     for (std::size_t d = axis + 1; d < t.rank(); ++d) {
       inner *= static_cast<std::size_t>(t.dim(d));
     }
+    note_shape(t.dims());
     sums_.resize(channels);
     const auto values = t.data<float>();
     for (std::size_t i = 0; i < values.size(); i += inner) {
-      double& sum = sums_[i / inner % channels];
-      const float* const x = values.data() + i;
-      std::size_t k = 0;
-      if (inner >= lanes) {
-        // Sums that do not wait for each other; their number is part of the result.
-        std::array<double, lanes> some{};
-        std::array<double, lanes> squares{};
-        for (; k + lanes <= inner; k += lanes) {
-          for (std::size_t lane = 0; lane < lanes; ++lane) {
-            const double v = static_cast<double>(x[k + lane]);
-            some[lane] += v;
-            squares[lane] += v * v;  // the square is exact
-          }
-        }
-        for (std::size_t lane = 0; lane < lanes; ++lane) {
-          sum += some[lane];
-          squares_ += squares[lane];
-        }
-      }
-      for (; k < inner; ++k) {
-        const double v = static_cast<double>(x[k]);
-        sum += v;
-        squares_ += v * v;
-      }
+      add_run(values.subspan(i, inner), sums_[i / inner % channels]);
     }
     count_ += values.size();
   }
+  /// Afterwards this object has also seen everything that `other` has seen. Throws shape_mismatch
+  /// if that has another number of channels.
+  void merge(const channel_sums& other) {
+    if (other.count_ == 0) {
+      return;
+    }
+    require(sums_.empty() || sums_.size() == other.sums_.size(), error_kind::shape_mismatch,
+            "sums of ", other.sums_.size(), " channels where there were ", sums_.size());
+    note_shape(other.dims_);
+    sums_.resize(other.sums_.size());
+    for (std::size_t c = 0; c < sums_.size(); ++c) {
+      sums_[c].add(other.sums_[c]);
+    }
+    squares_.add(other.squares_);
+    count_ += other.count_;
+    is_finite_ = is_finite_ && other.is_finite_;
+  }
 
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  /// The shape of the values, but for dimension 0, which is 1. Of several shapes, it is the
+  /// greatest, compared from the left.
   [[nodiscard]] const shape& dims() const noexcept { return dims_; }
+  /// The mean of each channel, rounded twice; NaN if a value was NaN or infinite.
   [[nodiscard]] std::vector<double> means() const {
-    std::vector<double> m = sums_;
+    std::vector<double> m;
+    m.reserve(sums_.size());
     const double each = static_cast<double>(count_) / static_cast<double>(sums_.size());
-    for (double& v : m) {
-      v /= each;
+    for (const exact_sum& sum : sums_) {
+      m.push_back(checked(sum.value()) / each);
     }
     return m;
   }
   /// The standard deviation of all elements, about the mean of all channels together.
   [[nodiscard]] double standard_deviation() const {
-    double sum = 0.0;
-    for (const double s : sums_) {
-      sum += s;
+    exact_sum sum;
+    for (const exact_sum& s : sums_) {
+      sum.add(s);
     }
     const auto n = static_cast<double>(count_);
-    const double mean = sum / n;
-    const double variance = squares_ / n - detent::detail::rounded_product(mean, mean);
+    const double mean = checked(sum.value()) / n;
+    const double variance =
+        checked(squares_.value()) / n - detent::detail::rounded_product(mean, mean);
     return std::sqrt((std::max)(variance, 0.0));
+  }
+
+  /// Appends u8 is_image, u8 whether all values were finite, u64 count; u64 rank and i64 dimensions
+  /// of the shape; u64 channels and the sum of each; the sum of the squares.
+  void write(detent::detail::byte_writer& out) const {
+    detent::detail::put_choice(out, is_image_);
+    detent::detail::put_choice(out, is_finite_);
+    out.put(count_);
+    detent::detail::put_list(out, dims_);
+    out.put(static_cast<std::uint64_t>(sums_.size()));
+    for (const exact_sum& sum : sums_) {
+      sum.write(out);
+    }
+    squares_.write(out);
+  }
+  /// Replaces the sums by those that write() appended for values of the same kind. Throws bad_file
+  /// for impossible ones.
+  void read(detent::detail::byte_reader& in) {
+    constexpr const char* where = "sums of channels";
+    channel_sums next;
+    next.is_image_ = detent::detail::get_choice(in, true, where);
+    next.is_finite_ = detent::detail::get_choice(in, true, where);
+    next.count_ = in.get<std::uint64_t>();
+    next.dims_ = detent::detail::get_list<std::int64_t>(in, max_rank);
+    const std::size_t channels = in.get_size(in.rest() / (8 * sum_limbs));
+    const std::size_t axis = next.is_image_ ? 1 : next.dims_.size() - 1;
+    detent::detail::require_state(
+        next.is_image_ == is_image_ &&
+            (next.count_ == 0
+                 ? channels == 0 && next.dims_.empty()
+                 : next.dims_.size() > (next.is_image_ ? 1U : 0U) && channels != 0 &&
+                       next.count_ % channels == 0 &&
+                       (axis == 0 || next.dims_[axis] == static_cast<std::int64_t>(channels)) &&
+                       next.dims_[0] == 1),
+        where, "the shape does not fit the sums");
+    next.sums_.resize(channels);
+    for (exact_sum& sum : next.sums_) {
+      sum.read(in);
+    }
+    next.squares_.read(in);
+    detent::detail::require_state(next.are_sums_of_floats(), where, "a sum is too large");
+    *this = std::move(next);
   }
 
  private:
   static constexpr std::size_t lanes = 8;
+  // Sums of floats are multiples of 2^-149, those of their squares of 2^-298. A value has less than
+  // 2^40 elements.
+  static constexpr std::size_t sum_limbs = 6;
+  using exact_sum = detent::detail::exact_sum<-149, sum_limbs>;
+  using exact_sum_of_squares = detent::detail::exact_sum<-298, 11>;
+
+  /// Whether the sums may be those of as many floats.
+  [[nodiscard]] bool are_sums_of_floats() const {
+    constexpr double largest = 0x1p128;  // no float is as large
+    const auto n = static_cast<double>(count_);
+    const double each = sums_.empty() ? 0.0 : n / static_cast<double>(sums_.size());
+    const double squares = squares_.value();
+    return squares >= 0.0 && squares <= n * largest * largest &&
+           std::all_of(sums_.begin(), sums_.end(), [&](const exact_sum& sum) {
+             return std::fabs(sum.value()) <= each * largest;
+           });
+  }
+
+  void note_shape(shape dims) {
+    if (!dims.empty()) {
+      dims[0] = 1;
+    }
+    dims_ = (std::max)(dims_, dims);
+  }
+
+  void add_run(std::span<const float> x, exact_sum& to) {
+    double sum = 0.0;
+    double square = 0.0;
+    std::size_t k = 0;
+    if (x.size() >= lanes) {
+      // Sums that do not wait for each other; their number is part of the result.
+      std::array<double, lanes> some{};
+      std::array<double, lanes> squares{};
+      for (; k + lanes <= x.size(); k += lanes) {
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+          const double v = static_cast<double>(x[k + lane]);
+          some[lane] += v;
+          squares[lane] += v * v;  // the square is exact
+        }
+      }
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        sum += some[lane];
+        square += squares[lane];
+      }
+    }
+    for (; k < x.size(); ++k) {
+      const double v = static_cast<double>(x[k]);
+      sum += v;
+      square += v * v;
+    }
+    if (!std::isfinite(square)) {  // and so is the sum, unless a value was not
+      is_finite_ = false;
+      return;
+    }
+    to.add(sum);
+    squares_.add(square);
+  }
+
+  [[nodiscard]] double checked(double sum) const noexcept {
+    return is_finite_ ? sum : std::numeric_limits<double>::quiet_NaN();
+  }
+
   bool is_image_ = true;
+  bool is_finite_ = true;
   shape dims_;
-  std::vector<double> sums_;
-  double squares_ = 0.0;
-  std::size_t count_ = 0;
+  std::vector<exact_sum> sums_;
+  exact_sum_of_squares squares_;
+  std::uint64_t count_ = 0;
 };
 
 }  // namespace detail
@@ -183,6 +308,32 @@ class layer_means {
     if (found != means_.end()) {
       found->second.add(value);
     }
+  }
+  /// Afterwards these are the means that would have been collected from all samples of both.
+  /// Exact: the order of merges does not matter. Throws invalid_argument if `other` is for other
+  /// layers, shape_mismatch if a value has another number of channels.
+  void merge(const layer_means& other) {
+    require(std::equal(means_.begin(), means_.end(), other.means_.begin(), other.means_.end(),
+                       [](const auto& a, const auto& b) { return a.first == b.first; }),
+            error_kind::invalid_argument, "merging the means of other layers");
+    for (auto& [name, sums] : means_) {
+      detail::of_tensor(name, [&, &one = sums, &more = other.means_.at(name)] { one.merge(more); });
+    }
+  }
+  /// Appends, for each value in the order of names, its sums.
+  void write(detent::detail::byte_writer& out) const {
+    for (const auto& [name, sums] : means_) {
+      sums.write(out);
+    }
+  }
+  /// Replaces all sums by those that write() appended for the same layers. Throws bad_file for
+  /// impossible ones.
+  void read(detent::detail::byte_reader& in) {
+    std::map<std::string, detail::channel_sums> next = means_;
+    for (auto& [name, sums] : next) {
+      detail::of_tensor(name, [&in, &one = sums] { one.read(in); });
+    }
+    means_ = std::move(next);
   }
   /// The sums of a value. Throws invalid_argument if no layer takes or makes it.
   [[nodiscard]] const detail::channel_sums& of(const std::string& name) const {
@@ -347,9 +498,11 @@ class bias_corrector {
     const node& n = m.nodes[i];
     const channel_sums& seen = means_.of(n.inputs[0]);
     const std::vector<double> means = seen.means();
-    shape dims = seen.dims();
-    dims[0] = 1;
-    tensor input = tensor::allocate(element_type::f32, dims);
+    // The shape may be from a file.
+    require(detail::is_within(seen.dims(), runner_.max_tensor_bytes / sizeof(float)),
+            error_kind::bad_file, n.label(), ": an input of shape ", shown(seen.dims()),
+            " is above the limit of ", runner_.max_tensor_bytes, " bytes");
+    tensor input = tensor::allocate(element_type::f32, seen.dims());
     const std::size_t inner = is_convolution(n) ? input.count() / means.size() : 1;
     auto values = input.mutable_data<float>();
     for (std::size_t k = 0; k < values.size(); ++k) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -76,6 +77,46 @@ struct observed_value {
   any_observer observer;  ///< The observer; calibrate() shows the value to it.
 };
 
+namespace detail {
+
+/// An executor of a float model that computes all `values`, and with `also` all values that the
+/// model has.
+[[nodiscard]] inline executor calibration_executor(const model& float_model,
+                                                   const std::vector<std::string>& values,
+                                                   bool also, const executor_options& options) {
+  model fused = float_model;
+  // Fusion drops the values that an activation absorbs: no fusion if one of them is needed.
+  const links l(fused);
+  fuse_activations(fused);
+  const links after(fused);
+  if (also || std::any_of(values.begin(), values.end(), [&](const std::string& name) {
+        return l.producer(name) != links::none && after.producer(name) == links::none;
+      })) {
+    fused = float_model;
+  }
+  return executor(std::move(fused), options);
+}
+
+/// Whether observers see a value: it holds float32 numbers.
+[[nodiscard]] inline bool is_observable(const tensor& value) {
+  return value.type() == element_type::f32 && value.count() != 0;
+}
+
+/// Throws invalid_argument unless all elements of a value are finite, naming the value and the
+/// sample, counted from 1; 0 for constants.
+inline void require_finite(const std::string& name, const tensor& value, std::uint64_t sample) {
+  of_tensor(
+      name,
+      [&] {
+        min_max_observer range;
+        range.observe(value.data<float>());
+        static_cast<void>(range.range());
+      },
+      sample == 0 ? std::string() : " in calibration sample " + std::to_string(sample));
+}
+
+}  // namespace detail
+
 /// Runs a float model on all samples, once for each pass that an observer needs, and shows the
 /// values to their observers. Constants are shown once in each pass. Values that are not float32
 /// and empty tensors are skipped. In the first pass, `also` is called with every value that a run
@@ -96,22 +137,17 @@ inline void calibrate(const model& float_model, std::span<observed_value> values
     phases = (std::max)(phases, v.observer.phases());
     observers.emplace(v.name, &v.observer);
   }
-  model fused = float_model;
-  // Fusion drops the values that an activation absorbs: no fusion if one of them is needed.
-  const links l(fused);
-  fuse_activations(fused);
-  const links after(fused);
-  if (also || std::any_of(observers.begin(), observers.end(), [&](const auto& entry) {
-        return l.producer(entry.first) != links::none && after.producer(entry.first) == links::none;
-      })) {
-    fused = float_model;
+  std::vector<std::string> names;
+  for (const observed_value& v : values) {
+    names.push_back(v.name);
   }
-  executor runner(std::move(fused), options);
+  executor runner =
+      detail::calibration_executor(float_model, names, static_cast<bool>(also), options);
   std::size_t count = 0;
   for (std::size_t phase = 0; phase < phases; ++phase) {
     const auto show = [&](const std::string& name, const tensor& stored, std::size_t sample) {
       const auto [first, last] = observers.equal_range(name);
-      if (first == last || stored.type() != element_type::f32 || stored.count() == 0) {
+      if (first == last || !detail::is_observable(stored)) {
         return;
       }
       // Observers may depend on the shape or on the order of the elements.
@@ -122,15 +158,8 @@ inline void calibrate(const model& float_model, std::span<observed_value> values
           continue;
         }
         if (!checked) {
-          // Check at once that the value has a range, while the number of the sample is known.
-          detail::of_tensor(
-              name,
-              [&] {
-                min_max_observer range;
-                range.observe(value.data<float>());
-                static_cast<void>(range.range());
-              },
-              sample == 0 ? std::string() : " in calibration sample " + std::to_string(sample));
+          // At once, while the number of the sample is known.
+          detail::require_finite(name, value, sample);
           checked = true;
         }
         detail::of_tensor(name, [&] { o->second->observe(tensor_view_of<float>(value)); });

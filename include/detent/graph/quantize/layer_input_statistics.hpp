@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/parallel.hpp>
@@ -53,6 +55,7 @@ class diagonal_observer {
     count_ += other.count_;
   }
 
+  [[nodiscard]] std::size_t features() const noexcept { return squares_.size(); }
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] gram_matrix finalize() const { return gram_matrix::from_diagonal(squares_); }
   /// The mean of |x| of each feature.
@@ -91,6 +94,31 @@ class input_statistics {
   }
   [[nodiscard]] std::vector<float> mean_magnitudes() const {
     return std::visit([](const auto& o) { return require_rows(o).mean_magnitudes(); }, observer_);
+  }
+
+  /// Number of features.
+  [[nodiscard]] std::size_t features() const {
+    return std::visit([](const auto& o) { return o.features(); }, observer_);
+  }
+  /// Appends u64 size, and the state of the Gram matrix as gram_observer::save() returns it. Throws
+  /// unsupported for a diagonal, whose sums are rounded and depend on the order of samples.
+  void write(detent::detail::byte_writer& out) const {
+    const auto* gram = std::get_if<gram_observer>(&observer_);
+    require(gram != nullptr, error_kind::unsupported,
+            "statistics of a diagonal alone cannot be saved");
+    const std::vector<std::byte> bytes = gram->save();
+    out.put(static_cast<std::uint64_t>(bytes.size()));
+    out.put_array(std::span<const std::byte>(bytes));
+  }
+  /// Replaces the statistics by those that write() appended, which must have as many features.
+  /// Throws bad_file for damaged ones.
+  void read(detent::detail::byte_reader& in) {
+    std::vector<std::byte> bytes;
+    in.get_array(in.get_size(in.rest()), bytes);
+    gram_observer gram = gram_observer::load(bytes);
+    require(gram.features() == features(), error_kind::bad_file, gram.features(),
+            " features, expected ", features());
+    observer_ = std::move(gram);
   }
 
   /// About the memory in bytes that the statistics of one input take with samples of the usual

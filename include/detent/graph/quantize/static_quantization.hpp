@@ -66,6 +66,46 @@ struct static_quantization_options {
   executor_options executor = {};
 };
 
+namespace detail {
+
+/// The observers of all values of a plan. Throws invalid_argument for an unknown method, an
+/// override that cannot be applied, and an activation type that is neither u8 nor s8.
+[[nodiscard]] inline std::vector<observed_value> activation_observers(
+    const quantization_plan& plan, const static_quantization_options& options) {
+  const observer_options observer = activation_observer(options.activations, options.method);
+  for (const auto& [name, other] : options.activations.overrides) {
+    require_override(plan, name, other, observer, options.activations.observers);
+  }
+  std::vector<observed_value> observed;
+  for (const std::string& name : plan.values()) {
+    const std::string own = own_method(plan, name, options.activations.overrides);
+    observed.push_back({name, observer_for(plan, name, own.empty() ? options.method : own, observer,
+                                           options.activations.observers)});
+  }
+  return observed;
+}
+
+/// The parameters of all values of a plan, by their names, from observers that have seen all
+/// samples.
+[[nodiscard]] inline std::map<std::string, quant_params> solved_activations(
+    const quantization_plan& plan, const std::vector<observed_value>& observed,
+    const static_quantization_options& options) {
+  const quant_scheme scheme = activation_scheme(options.activations);
+  std::map<std::string, quant_params> params;
+  for (const observed_value& v : observed) {
+    const scale_solution s = solution_of(plan, v, scheme, options.activations.overrides);
+    params[v.name] = s.params;
+    if (options.activations.on_parameters && plan.root(v.name) == v.name) {
+      options.activations.on_parameters(
+          v.name, method_name(plan, v.name, options.activations.overrides, options.method), s);
+    }
+  }
+  share_parameters(plan, params);
+  return params;
+}
+
+}  // namespace detail
+
 /// Finds the parameters of all values of a plan, by the name of the value: one pass over the
 /// samples for all of them together, or two if an observer needs that. Throws invalid_argument:
 /// there are no samples; a value holds NaN or infinity (naming it and the sample); a method is
@@ -73,31 +113,9 @@ struct static_quantization_options {
 [[nodiscard]] inline std::map<std::string, quant_params> calibrate_activations(
     const quantization_plan& plan, const calibration_source& samples,
     const static_quantization_options& options) {
-  const observer_options observer =
-      detail::activation_observer(options.activations, options.method);
-  for (const auto& [name, other] : options.activations.overrides) {
-    detail::require_override(plan, name, other, observer, options.activations.observers);
-  }
-  std::vector<observed_value> observed;
-  for (const std::string& name : plan.values()) {
-    const std::string own = detail::own_method(plan, name, options.activations.overrides);
-    observed.push_back({name, detail::observer_for(plan, name, own.empty() ? options.method : own,
-                                                   observer, options.activations.observers)});
-  }
+  std::vector<observed_value> observed = detail::activation_observers(plan, options);
   calibrate(plan.float_model(), observed, samples, options.executor);
-  std::map<std::string, quant_params> params;
-  for (const observed_value& v : observed) {
-    const scale_solution s =
-        detail::solution_of(plan, v, observer.scheme, options.activations.overrides);
-    params[v.name] = s.params;
-    if (options.activations.on_parameters && plan.root(v.name) == v.name) {
-      options.activations.on_parameters(
-          v.name, detail::method_name(plan, v.name, options.activations.overrides, options.method),
-          s);
-    }
-  }
-  detail::share_parameters(plan, params);
-  return params;
+  return detail::solved_activations(plan, observed, options);
 }
 
 /// Quantizes the weights of all layers of a plan; the result is by the index of the node.

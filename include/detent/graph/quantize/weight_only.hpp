@@ -90,6 +90,36 @@ class weight_only_quantizer {
     find_layers(settings);
   }
 
+  /// The statistics that the algorithm needs of samples, by the names of the inputs, without any
+  /// sample.
+  [[nodiscard]] std::map<std::string, input_statistics> empty_statistics() {
+    static_cast<void>(runnable_part());
+    std::map<std::string, input_statistics> statistics;
+    for (const weight_matrix& w : matrices_) {
+      for (const std::string& input : w.inputs) {
+        statistics.try_emplace(input, w.layout.depth, is_diagonal());
+      }
+    }
+    return statistics;
+  }
+  /// Adds the samples of one pass to statistics. Returns their number.
+  std::size_t add_samples(const calibration_source& samples,
+                          std::map<std::string, input_statistics>& statistics) {
+    executor float_executor(runnable_part(), options_.executor);
+    observe(float_executor, samples, statistics);
+    return sample_count_;
+  }
+  /// Quantizes with statistics of all samples.
+  model run(const std::map<std::string, input_statistics>& statistics) {
+    names_ = unused_names(m_);
+    static_cast<void>(runnable_part());
+    for (const weight_matrix& w : matrices_) {
+      add_solved(w, statistics);
+    }
+    rewrite();
+    return std::move(m_);
+  }
+
   model run(const calibration_source& samples) {
     names_ = unused_names(m_);
     if (!needs_samples()) {
@@ -246,10 +276,7 @@ class weight_only_quantizer {
   /// Solves the matrices in their order, as many in one pass over the samples as there is memory
   /// for their statistics.
   void calibrate_and_solve(const calibration_source& samples) {
-    model fused = divided_model(m_).runnable();
-    keep_computed_inputs(fused);
-    fuse_activations(fused);
-    executor float_executor(std::move(fused), options_.executor);
+    executor float_executor(runnable_part(), options_.executor);
     for (std::size_t first = 0; first < matrices_.size();) {
       std::map<std::string, input_statistics> statistics;
       std::size_t bytes = 0;
@@ -272,22 +299,36 @@ class weight_only_quantizer {
       }
       observe(float_executor, samples, statistics);
       for (; first < last; ++first) {
-        const weight_matrix& w = matrices_[first];
-        if (w.inputs.empty()) {
-          add_solved(w, nullptr);
-          continue;
-        }
-        if (w.inputs.size() == 1) {
-          add_solved(w, &statistics.at(w.inputs[0]));
-          continue;
-        }
-        input_statistics all = statistics.at(w.inputs[0]);
-        for (std::size_t i = 1; i < w.inputs.size(); ++i) {
-          all.merge(statistics.at(w.inputs[i]));
-        }
-        add_solved(w, &all);
+        add_solved(matrices_[first], statistics);
       }
     }
+  }
+
+  /// Solves one matrix, by the statistics of all its inputs together.
+  void add_solved(const weight_matrix& w,
+                  const std::map<std::string, input_statistics>& statistics) {
+    if (w.inputs.empty()) {
+      add_solved(w, nullptr);
+      return;
+    }
+    if (w.inputs.size() == 1) {
+      add_solved(w, &statistics.at(w.inputs[0]));
+      return;
+    }
+    input_statistics all = statistics.at(w.inputs[0]);
+    for (std::size_t i = 1; i < w.inputs.size(); ++i) {
+      all.merge(statistics.at(w.inputs[i]));
+    }
+    add_solved(w, &all);
+  }
+
+  /// The part of the model that can be run. Inputs that it does not compute are removed from all
+  /// matrices.
+  [[nodiscard]] model runnable_part() {
+    model fused = divided_model(m_).runnable();
+    keep_computed_inputs(fused);
+    fuse_activations(fused);
+    return fused;
   }
 
   /// Removes from the inputs of all matrices those that a run of `runnable` does not compute.

@@ -20,6 +20,7 @@
 #include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/observers/batch_extent.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/linear_histogram.hpp>
@@ -45,7 +46,8 @@ struct kl_options {
 /// is computed in double and rounded to float, as scipy.special.rel_entr does; where candidates
 /// differ in their last bits, another SciPy may choose otherwise.
 ///
-/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class kl_observer {
  public:
   /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
@@ -65,6 +67,17 @@ class kl_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
   /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const kl_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
   /// seen, and unsupported where the tool's assertion fails.
@@ -118,7 +131,8 @@ struct percentile_options {
 };
 
 /// Reproduces PercentileCalibrator, which computes the same range as an asymmetric
-/// ort::percentile_observer. Memory: O(bins). Not thread-safe; it has no merge().
+/// ort::percentile_observer. Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -145,6 +159,18 @@ class percentile_observer {
       histogram_.add(x, batch.range(), where);
     }
     seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.add({}, batch.range, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const percentile_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+    seen_.merge(other.seen_);
   }
 
   /// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and

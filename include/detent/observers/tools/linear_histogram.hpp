@@ -16,6 +16,7 @@
 #include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/observers/batch_extent.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/numpy_arithmetic.hpp>
 #include <detent/observers/tools/parity.hpp>
@@ -39,14 +40,15 @@ inline void require_bins(float bins, const char* where) {
 /// adds whole bins of (about) the same width at both ends; the old counts keep their place.
 class symmetric_histogram {
  public:
-  explicit symmetric_histogram(std::size_t bins) : counts_(bins) {}
+  explicit symmetric_histogram(std::size_t bins) : first_bins_(bins) {}
 
   /// Counts the values of a batch, which is finite and not empty and whose range is `range`.
   void add(std::span<const float> x, value_range range, const char* where) {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     const bool is_first = bins_.edges().empty();
     if (is_first || (magnitude > threshold_ && threshold_ == 0.0F)) {
-      bins_ = numpy::uniform_bins(-magnitude, magnitude, counts_.size(), where);
+      bins_ = numpy::uniform_bins(-magnitude, magnitude, first_bins_, where);
+      counts_.resize(first_bins_);
       threshold_ = magnitude;
     } else if (magnitude > threshold_) {
       grow(magnitude, where);
@@ -54,6 +56,19 @@ class symmetric_histogram {
     bins_.count(x, counts_);
   }
 
+  /// Adds the counts of another histogram, which has grown with the same batches. Throws
+  /// invalid_argument if it has other edges.
+  void merge(const symmetric_histogram& other, const char* where) {
+    require(threshold_ == other.threshold_ && counts_.size() == other.counts_.size() &&
+                is_empty() == other.is_empty(),
+            error_kind::invalid_argument, where,
+            ": merging a histogram that has grown with other batches");
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      counts_[i] += other.counts_[i];
+    }
+  }
+
+  /// The counts of the bins; empty if nothing was counted.
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
   [[nodiscard]] const std::vector<float>& edges() const noexcept { return bins_.edges(); }
 
@@ -74,10 +89,9 @@ class symmetric_histogram {
       return;
     }
     threshold_ = in.get<float>();
-    const std::size_t initial = counts_.size();
     counts_ = get_list<std::uint64_t>(in, largest_histogram);
     require_state(threshold_ >= 0.0F, where, "the threshold is negative");
-    require_state(counts_.size() >= initial && (counts_.size() - initial) % 2 == 0, where,
+    require_state(counts_.size() >= first_bins_ && (counts_.size() - first_bins_) % 2 == 0, where,
                   "it does not grow to so many bins");
     require_state(are_within(counts_, most), where, "more was counted than was seen");
     bins_ =
@@ -103,6 +117,7 @@ class symmetric_histogram {
     threshold_ = threshold;
   }
 
+  std::size_t first_bins_;
   float threshold_ = 0.0F;
   numpy::uniform_bins bins_;
   std::vector<std::uint64_t> counts_;
@@ -315,6 +330,17 @@ class entropy_histogram {
       histogram_.add(x, batch.range(), where);
     }
     seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Grows with a batch that another histogram counts.
+  void follow(const batch_extent& batch, const char* where) {
+    histogram_.add({}, batch.range, where);
+  }
+  /// Adds what another histogram has counted that has grown with the same batches. Throws
+  /// invalid_argument if it has other edges.
+  void merge(const entropy_histogram& other, const char* where) {
+    histogram_.merge(other.histogram_, where);
+    seen_.merge(other.seen_);
   }
 
   [[nodiscard]] value_range range(entropy_arithmetic arithmetic, const char* where) const {

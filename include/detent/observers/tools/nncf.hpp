@@ -155,6 +155,24 @@ class range_observer {
     add(upper_, upper, of_sample(upper, 1.0 - upper.outlier_probability, x, range));
   }
 
+  /// Whether merge() works with the options, in any order: if both aggregators are min or max.
+  [[nodiscard]] bool merges_in_any_order() const noexcept {
+    return is_online(options_.lower) && is_online(options_.upper);
+  }
+  /// Afterwards this observer is in the state it would have if the samples of `later` had come
+  /// after its own. Throws invalid_argument if `later` has other options.
+  void append(const range_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const range_observer samples = later;  // it may be this object
+    seen_.merge(samples.seen_);
+    for (const double value : samples.lower_) {
+      add(lower_, options_.lower, value);
+    }
+    for (const double value : samples.upper_) {
+      add(upper_, options_.upper, value);
+    }
+  }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
   /// `other` has seen. Throws invalid_argument unless the options are equal and both aggregators
   /// are min or max: all others depend on the order of samples, at least in the last bits.

@@ -25,6 +25,7 @@
 #include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/observers/batch_extent.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/linear_histogram.hpp>
@@ -90,6 +91,8 @@ class min_max_observer {
     }
   }
 
+  /// Whether merge() works with the options, in any order: not for a moving average.
+  [[nodiscard]] bool merges_in_any_order() const noexcept { return !options_.moving_average; }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
   /// `other` has seen. Throws invalid_argument if one of the two is a moving average, which depends
   /// on the order of batches, or if the options differ.
@@ -223,7 +226,8 @@ struct entropy_options {
 /// over the bins whose P is not zero, including those behind the last whole group, and passes over
 /// candidates that fail the assertion.
 ///
-/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class entropy_observer {
  public:
   /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
@@ -243,6 +247,17 @@ class entropy_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
   /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const entropy_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
   /// seen, and unsupported where the tool's assertion fails.
@@ -314,7 +329,8 @@ struct percentile_options {
 /// those that the symmetric histogram appends: a batch that appends is counted between double
 /// edges.
 ///
-/// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; observers merge() after all
+/// have observed or followed the same batches.
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -345,6 +361,29 @@ class percentile_observer {
       }
     }
     seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) {
+    if (options_.symmetric) {
+      magnitude_edges_ = as_floats(grown_edges(batch.least_magnitude, batch.largest_magnitude()));
+      magnitude_counts_.resize(magnitude_edges_.size() - 1);
+    } else {
+      histogram_.add({}, batch.range, where);
+    }
+  }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const percentile_observer& other) {
+    require(options_ == other.options_ && magnitude_edges_ == other.magnitude_edges_,
+            error_kind::invalid_argument, where,
+            ": merging other options, or a histogram that has grown with other batches");
+    histogram_.merge(other.histogram_, where);
+    for (std::size_t i = 0; i < magnitude_counts_.size(); ++i) {
+      magnitude_counts_[i] += other.magnitude_counts_[i];
+    }
+    seen_.merge(other.seen_);
   }
 
   /// The range that the class describes. Throws invalid_argument if nothing, a NaN or an infinity
@@ -436,20 +475,35 @@ class percentile_observer {
       magnitude_edges_ = bins.edges();
       return;
     }
+    const std::vector<double> edges = grown_edges(*least, *largest);
+    magnitude_counts_.resize(edges.size() - 1);
+    detail::numpy::count_between(edges, magnitudes, magnitude_counts_);
+    magnitude_edges_ = as_floats(edges);
+  }
+
+  /// The edges for a batch of magnitudes: those there are, or the first ones, and those that the
+  /// batch appends.
+  [[nodiscard]] std::vector<double> grown_edges(float least, float largest) const {
+    if (magnitude_edges_.empty()) {
+      const detail::numpy::uniform_bins bins(least, largest, options_.num_bins, where);
+      return {bins.edges().begin(), bins.edges().end()};
+    }
     std::vector<double> edges(magnitude_edges_.begin(), magnitude_edges_.end());
-    if (*largest > magnitude_edges_.back()) {
+    if (largest > magnitude_edges_.back()) {
       const float width = magnitude_edges_[1] - magnitude_edges_[0];
       const float first = magnitude_edges_.back() + width;
-      const float end = *largest + width;
+      const float end = largest + width;
       detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width, where);
       const std::vector<double> appended = detail::numpy::arange(first, end, width);
       edges.insert(edges.end(), appended.begin(), appended.end());
     }
-    magnitude_counts_.resize(edges.size() - 1);
-    detail::numpy::count_between(edges, magnitudes, magnitude_counts_);
-    magnitude_edges_.resize(edges.size());
-    std::transform(edges.begin(), edges.end(), magnitude_edges_.begin(),
+    return edges;
+  }
+  [[nodiscard]] static std::vector<float> as_floats(const std::vector<double>& edges) {
+    std::vector<float> floats(edges.size());
+    std::transform(edges.begin(), edges.end(), floats.begin(),
                    [](double edge) { return static_cast<float>(edge); });
+    return floats;
   }
 
   percentile_options options_;

@@ -3,7 +3,7 @@
 //
 // A call of observe() stands for one call of the PyTorch observer, a batch. Both observers here
 // depend on how values are split into batches and on the order of batches; hence they have no
-// merge().
+// merge(), but append() batches in their order.
 //
 // A batch with a NaN or an infinity makes range() throw; PyTorch lets NaN through, and its
 // histogram leaves out infinities. An empty batch changes nothing, as in PyTorch. Objects are
@@ -26,6 +26,7 @@
 #include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/observers/batch_extent.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/parity.hpp>
@@ -50,7 +51,7 @@ struct moving_average_min_max_options {
 ///     lower += averaging_constant * (smallest value of the batch - lower)
 ///     upper += averaging_constant * (largest value of the batch - upper)
 ///
-/// Not thread-safe; it has no merge().
+/// Not thread-safe; it has append(), but no merge().
 class moving_average_min_max_observer {
  public:
   /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
@@ -76,6 +77,20 @@ class moving_average_min_max_observer {
                      ? batch.range()
                      : detail::moving_average(average_, batch.range(), options_.averaging_constant);
     }
+  }
+
+  /// Afterwards this observer is in the state it would have if it had also seen the one batch that
+  /// `later` has seen. Throws invalid_argument if `later` has other options.
+  void append(const moving_average_min_max_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    if (later.seen_.count() == 0) {
+      return;
+    }
+    average_ = seen_.count() == 0
+                   ? later.average_
+                   : detail::moving_average(average_, later.average_, options_.averaging_constant);
+    seen_.merge(later.seen_);
   }
 
   /// The averaged range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
@@ -151,8 +166,8 @@ struct histogram_options {
 /// If two errors differ in their last bits, or a middle falls on an edge, PyTorch may end a step
 /// sooner or later.
 ///
-/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has no
-/// merge().
+/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has
+/// append() and follow(), but no merge().
 class histogram_observer {
  public:
   /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and 1 <= bits <=
@@ -179,23 +194,37 @@ class histogram_observer {
       return;
     }
     const value_range added = batch.range();
-    const value_range old = counted_;
-    const bool is_first = counts_.empty();
-    const value_range now =
-        is_first ? added
-                 : value_range{std::min(old.lower, added.lower), std::max(old.upper, added.upper)};
+    const value_range now = with(added);
     detail::pytorch::require_length(now.lower, now.upper, where);
     std::vector<float> counts(options_.bins);
     detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
-    if (!is_first) {
-      const std::vector<float> kept = now == old ? counts_ : rescaled(old, now);
-      for (std::size_t i = 0; i < counts.size(); ++i) {
-        counts[i] += kept[i];
-      }
-    }
-    counts_ = std::move(counts);
-    counted_ = now;
+    add(std::move(counts), now);
     seen_ = seen;  // a batch that is refused was not seen
+  }
+  /// Widens the range of the histogram to come by that of a batch that another observer counts. To
+  /// be called before observe(), for all batches before the one that is observed here. Throws
+  /// invalid_argument if this observer has counted values, or if the length of the range overflows
+  /// a float.
+  void follow(const batch_extent& batch) {
+    require(counts_.empty(), error_kind::invalid_argument, where,
+            ": it has counted values, and cannot follow");
+    const value_range now = with(batch.range);
+    detail::pytorch::require_length(now.lower, now.upper, where);
+    counted_ = now;
+    has_range_ = true;
+  }
+  /// Afterwards this observer is in the state it would have if it had also seen the one batch that
+  /// `later` has seen after it followed all batches seen here. Throws invalid_argument if `later`
+  /// has other options, or a range that does not contain the range here.
+  void append(const histogram_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    if (!later.counts_.empty()) {
+      require(with(later.counted_) == later.counted_, error_kind::invalid_argument, where,
+              ": appending an observer that has not followed the batches before");
+      add(later.counts_, later.counted_);
+    }
+    seen_.merge(later.seen_);
   }
 
   /// The range of the bins that the search ends with. Throws invalid_argument if nothing, a NaN or
@@ -215,13 +244,14 @@ class histogram_observer {
   }
 
   /// Appends u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted,
-  /// and the list of f32 counts, which is empty if nothing was counted.
+  /// and the list of f32 counts, which is empty if nothing was counted. What was followed before
+  /// anything was counted is not part of it.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.bins));
     out.put(static_cast<std::uint64_t>(options_.upsample_rate));
     out.put(static_cast<std::uint32_t>(options_.bits));
     seen_.write(out);
-    detail::put_range(out, counted_);
+    detail::put_range(out, counts_.empty() ? value_range() : counted_);
     detail::put_list(out, counts_);
   }
   /// Replaces the options and the state by those that write() appended. Throws bad_file for an
@@ -246,6 +276,7 @@ class histogram_observer {
                             where, "the range of the histogram");
       detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
                             where, "a count is negative");
+      next.has_range_ = true;
     }
     *this = std::move(next);
   }
@@ -272,6 +303,25 @@ class histogram_observer {
       total += static_cast<double>(value);
     }
     return total;
+  }
+
+  /// The range of the histogram, widened by another one.
+  [[nodiscard]] value_range with(value_range added) const noexcept {
+    return has_range_ ? value_range{std::min(counted_.lower, added.lower),
+                                    std::max(counted_.upper, added.upper)}
+                      : added;
+  }
+  /// Adds the counts of a batch on `now`, which contains the range so far.
+  void add(std::vector<float> counts, value_range now) {
+    if (!counts_.empty()) {
+      const std::vector<float> kept = now == counted_ ? counts_ : rescaled(counted_, now);
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        counts[i] += kept[i];
+      }
+    }
+    counts_ = std::move(counts);
+    counted_ = now;
+    has_range_ = true;
   }
 
   /// The histogram on `old` converted to one on `now`, which contains `old`.
@@ -405,6 +455,7 @@ class histogram_observer {
 
   histogram_options options_;
   min_max_observer seen_;
+  bool has_range_ = false;  // whether counted_ is a range
   value_range counted_;
   std::vector<float> counts_;
 };

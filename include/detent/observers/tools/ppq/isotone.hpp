@@ -107,6 +107,19 @@ class isotone_observer {
     }
   }
 
+  /// Whether merge() works with the options, in any order: with parity::fixed.
+  [[nodiscard]] bool merges_in_any_order() const noexcept {
+    return options_.behaviour == parity::fixed;
+  }
+  /// Afterwards this observer is in the state it would have if the rows of `later` had come after
+  /// its own. Throws invalid_argument if `later` has other options.
+  void append(const isotone_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const isotone_observer copy = later;  // it may be this object
+    seen_.merge(copy.seen_);
+    rows_.insert(rows_.end(), copy.rows_.begin(), copy.rows_.end());
+  }
   /// Afterwards this observer is in the state it would have if it had also seen the rows of
   /// `other`. Throws invalid_argument unless both have equal options with parity::fixed.
   void merge(const isotone_observer& other) {

@@ -59,8 +59,8 @@ struct kl_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe; it has no
-/// merge().
+/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe: use one
+/// per thread, then merge() after each phase.
 class kl_observer {
  public:
   /// Throws unsupported for an asymmetric scheme, which PPQ does not have; invalid_argument for a
@@ -81,6 +81,13 @@ class kl_observer {
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
   /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+  /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
+  /// phases differ, or if second phases follow different ranges.
+  void merge(const kl_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
   /// or if nothing, a NaN or an infinity was seen in either phase.

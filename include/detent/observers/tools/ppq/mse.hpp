@@ -60,8 +60,8 @@ struct mse_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe; it
-/// has no merge().
+/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe: use
+/// one per thread, then merge() after each phase.
 class mse_observer {
  public:
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
@@ -79,6 +79,13 @@ class mse_observer {
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
   /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+  /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
+  /// phases differ, or if second phases follow different ranges.
+  void merge(const mse_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, if
   /// nothing, a NaN or an infinity was seen in either phase, or if phase 1 saw nothing in the range

@@ -38,7 +38,7 @@ struct percentile_options {
 /// with ranks in double (lower limited to x[n] as well). The range is the mean of all lower values
 /// and the mean of all upper values, in float, added up as PyTorch 1.13 does on a CPU. It depends
 /// on how values are split into batches, and in the last bits on the order of batches; hence there
-/// is no merge(). PPQ's CUDA kernel rounds the ranks differently.
+/// is append(), but no merge(). PPQ's CUDA kernel rounds the ranks differently.
 ///
 /// Memory: two floats a batch. Not thread-safe.
 class percentile_observer {
@@ -69,6 +69,17 @@ class percentile_observer {
     const auto high = static_cast<std::size_t>(n * options_.percentile);
     lower_.push_back(value_of_rank(values, std::min(low, last)));
     upper_.push_back(value_of_rank(values, std::min(high, last)));
+  }
+
+  /// Afterwards this observer is in the state it would have if the batches of `later` had come
+  /// after its own. Throws invalid_argument if `later` has other options.
+  void append(const percentile_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const percentile_observer batches = later;  // it may be this object
+    seen_.merge(batches.seen_);
+    lower_.insert(lower_.end(), batches.lower_.begin(), batches.lower_.end());
+    upper_.insert(upper_.end(), batches.upper_.begin(), batches.upper_.end());
   }
 
   /// The means of the batches' lower and upper values. Throws invalid_argument if nothing, a NaN or

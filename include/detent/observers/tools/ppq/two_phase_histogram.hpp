@@ -31,7 +31,7 @@ using namespace detent::detail;
 ///     asymmetric  x on min x .. max x
 class two_phase_histogram {
  public:
-  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
+  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), bins_(bins) {}
 
   void begin_phase(std::size_t phase, const char* where) {
     require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
@@ -39,6 +39,7 @@ class two_phase_histogram {
       const value_range r = seen_[0].range(where);
       pytorch::require_length(r.lower, r.upper, where);
       phase_ = 1;
+      counts_.assign(bins_, 0);
     }
   }
 
@@ -54,8 +55,22 @@ class two_phase_histogram {
     }
     std::vector<float> magnitudes(x.size());
     std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
-    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
+    const double last = rounded_product(width(), static_cast<double>(bins_));
     pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+  }
+
+  /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
+  /// in another phase, or in a second phase with another range.
+  void merge(const two_phase_histogram& other, const char* where) {
+    require(phase_ == other.phase_ && bins_ == other.bins_ && symmetric_ == other.symmetric_,
+            error_kind::invalid_argument, where, ": merging another phase");
+    require(phase_ == 0 || seen_[0].range(where) == other.seen_[0].range(where),
+            error_kind::invalid_argument, where,
+            ": merging a second phase that follows another first one");
+    seen_[phase_].merge(other.seen_[phase_]);
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      counts_[i] += other.counts_[i];
+    }
   }
 
   /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
@@ -74,8 +89,9 @@ class two_phase_histogram {
     const double length =
         symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
                    : static_cast<double>(r.upper) - static_cast<double>(r.lower);
-    return length / static_cast<double>(counts_.size());
+    return length / static_cast<double>(bins_);
   }
+  /// The counts of the second phase; empty in the first one.
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
 
   /// Appends u8 phase; the range seen in phase 0; in phase 1 also the range seen in phase 1 and the
@@ -99,9 +115,8 @@ class two_phase_histogram {
         seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
         where, "a second phase without a range");
     seen_[1].read(in);
-    const std::size_t bins = counts_.size();
-    counts_ = get_list<std::uint64_t>(in, bins);
-    require_state(counts_.size() == bins, where, "the number of bins");
+    counts_ = get_list<std::uint64_t>(in, bins_);
+    require_state(counts_.size() == bins_, where, "the number of bins");
     require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
   }
 
@@ -109,6 +124,7 @@ class two_phase_histogram {
 
  private:
   bool symmetric_;
+  std::size_t bins_;
   std::size_t phase_ = 0;
   detent::min_max_observer seen_[2];
   std::vector<std::uint64_t> counts_;
