@@ -38,6 +38,20 @@ observe_options::observe_options(CLI::App& command) : command_(command) {
                      "FILE...: with --calib, all states of the first round, for methods that need "
                      "a second one; without, states to merge");
   add_range_options(command, s_);
+  command.get_option("--approach")
+      ->description(
+          "What the samples are for: ranges of activations (static), or the weights alone "
+          "(weight-only)");
+  command.get_option("--method")
+      ->description(
+          "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); "
+          "minmax is the default");
+  command.get_option("--bias-correction")
+      ->description(
+          "fast, the default, keeps the means that fast bias correction needs; none "
+          "leaves them out");
+  command.get_option("--weight-algorithm")
+      ->description("How weights are rounded (weight-only); only gptq and awq need samples");
   command
       .add_option("--threads", a_.threads, "Threads; the result does not depend on their number")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));

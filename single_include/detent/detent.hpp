@@ -30634,8 +30634,13 @@ class moving_average_observer {
     count_ += x.size();
   }
 
+  /// Whether merge() gives the same state for any order: no.
+  [[nodiscard]] static constexpr bool merges_in_any_order() noexcept { return false; }
+  /// merge(), of an observer that has seen one batch.
+  void append(const moving_average_observer& later) { merge(later); }
   /// Afterwards this observer is in the state it would have if the batches of `other` had come
-  /// after its own, up to rounding. Throws invalid_argument if `other` has another constant.
+  /// after its own, up to rounding; exactly, if that is one batch. Throws invalid_argument if
+  /// `other` has another constant.
   void merge(const moving_average_observer& other) {
     require(constant_ == other.constant_, error_kind::invalid_argument,
             "moving_average_observer: merging the constant ", other.constant_, " into ", constant_);
@@ -30644,6 +30649,12 @@ class moving_average_observer {
     }
     if (batches_ == 0) {
       *this = other;
+      return;
+    }
+    if (other.batches_ == 1) {
+      now_ = {moved(now_.lower, other.now_.lower), moved(now_.upper, other.now_.upper)};
+      ++batches_;
+      count_ += other.count_;
       return;
     }
     // `other` began with its first batch where this average would have continued: after n batches
@@ -36923,6 +36934,166 @@ DETENT_NAMESPACE_END
 #include <utility>
 #include <vector>
 
+// ---- detent/observers/batch_extent.hpp ----
+// The extent of a batch: what observers whose histogram grows with the batches need to know of
+// those that another process observes.
+#ifndef DETENT_OBSERVERS_BATCH_EXTENT_HPP
+#define DETENT_OBSERVERS_BATCH_EXTENT_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+// ---- detent/observers/saved_state.hpp ----
+// Helpers with which observers save and load their state: flags, enumerators, schemes, lists and
+// ranges. Reading throws bad_file for a value that is out of its domain.
+#ifndef DETENT_OBSERVERS_SAVED_STATE_HPP
+#define DETENT_OBSERVERS_SAVED_STATE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Throws bad_file, naming what is wrong with the state, unless it is possible.
+inline void require_state(bool possible, const char* where, const char* what) {
+  require(possible, error_kind::bad_file, where, ": the saved state is impossible: ", what);
+}
+
+/// Appends a flag or an enumerator as u8.
+template <class Enum>
+void put_choice(byte_writer& out, Enum value) {
+  out.put(static_cast<std::uint8_t>(value));
+}
+/// Reads a flag or an enumerator that put_choice() appended; it must be one of 0..last.
+template <class Enum>
+[[nodiscard]] Enum get_choice(byte_reader& in, Enum last, const char* where) {
+  const auto value = in.get<std::uint8_t>();
+  require(value <= static_cast<std::uint8_t>(last), error_kind::bad_file, where,
+          ": the saved choice ", value, " is not one of 0..", static_cast<std::uint8_t>(last));
+  return static_cast<Enum>(value);
+}
+
+/// Appends a scheme: i32 qmin, i32 qmax, u8 symmetric.
+inline void put_scheme(byte_writer& out, quant_scheme scheme) {
+  out.put(scheme.levels.qmin);
+  out.put(scheme.levels.qmax);
+  put_choice(out, scheme.symmetric);
+}
+/// Reads a scheme that put_scheme() appended. It does not check the grid.
+[[nodiscard]] inline quant_scheme get_scheme(byte_reader& in, const char* where) {
+  quant_scheme scheme;
+  scheme.levels.qmin = in.get<std::int32_t>();
+  scheme.levels.qmax = in.get<std::int32_t>();
+  scheme.symmetric = get_choice(in, true, where);
+  return scheme;
+}
+
+/// Appends a list: u64 size, and the values.
+template <class T>
+void put_list(byte_writer& out, const std::vector<T>& values) {
+  out.put(static_cast<std::uint64_t>(values.size()));
+  out.put_array(std::span<const T>(values));
+}
+/// Reads a list of at most `largest` values that put_list() appended.
+template <class T>
+[[nodiscard]] std::vector<T> get_list(byte_reader& in, std::uint64_t largest) {
+  std::vector<T> values;
+  in.get_array(in.get_size(largest), values);
+  return values;
+}
+/// Reads a list of at most `largest` values, all of which must be finite.
+template <std::floating_point T>
+[[nodiscard]] std::vector<T> get_finite_list(byte_reader& in, std::uint64_t largest,
+                                             const char* where) {
+  const auto values = get_list<T>(in, largest);
+  require_state(std::all_of(values.begin(), values.end(), [](T x) { return std::isfinite(x); }),
+                where, "a value is not finite");
+  return values;
+}
+
+/// Appends a range: f32 lower, f32 upper.
+inline void put_range(byte_writer& out, value_range range) {
+  out.put(range.lower);
+  out.put(range.upper);
+}
+/// Reads a range that put_range() appended, whose ends must be finite. It does not check their
+/// order.
+[[nodiscard]] inline value_range get_finite_range(byte_reader& in, const char* where) {
+  const auto lower = in.get<float>();
+  const auto upper = in.get<float>();
+  require_state(std::isfinite(lower) && std::isfinite(upper), where, "a range is not finite");
+  return {lower, upper};
+}
+
+/// Whether the sum of the counts is at most `most`; safe from overflow.
+[[nodiscard]] inline bool are_within(std::span<const std::uint64_t> counts,
+                                     std::uint64_t most) noexcept {
+  for (const std::uint64_t count : counts) {
+    if (count > most) {
+      return false;
+    }
+    most -= count;
+  }
+  return true;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_SAVED_STATE_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// The range of a batch, and its least magnitude.
+struct batch_extent {
+  value_range range;             ///< The smallest and the largest value.
+  float least_magnitude = 0.0F;  ///< The smallest |x|.
+
+  /// The extent of a batch. Throws invalid_argument if it is empty or holds NaN or infinity.
+  [[nodiscard]] static batch_extent of(std::span<const float> x) {
+    min_max_observer seen;
+    seen.observe(x);
+    batch_extent e{seen.range("batch_extent"), std::fabs(x.empty() ? 0.0F : x[0])};
+    for (const float value : x) {
+      e.least_magnitude = (std::min)(e.least_magnitude, std::fabs(value));
+    }
+    return e;
+  }
+
+  /// The larger of the magnitudes of the range's ends.
+  [[nodiscard]] float largest_magnitude() const noexcept {
+    return (std::max)(std::fabs(range.lower), std::fabs(range.upper));
+  }
+
+  /// Appends f32 lower end, f32 upper end, f32 least magnitude.
+  void write(detail::byte_writer& out) const {
+    detail::put_range(out, range);
+    out.put(least_magnitude);
+  }
+  /// Reads what write() appended. Throws bad_file for an impossible extent.
+  [[nodiscard]] static batch_extent read(detail::byte_reader& in) {
+    batch_extent e;
+    e.range = detail::get_finite_range(in, "batch_extent");
+    e.least_magnitude = in.get<float>();
+    detail::require_state(e.range.lower <= e.range.upper && e.least_magnitude >= 0.0F &&
+                              e.least_magnitude <= e.largest_magnitude(),
+                          "batch_extent", "a range and a least magnitude");
+    return e;
+  }
+
+  friend bool operator==(const batch_extent&, const batch_extent&) = default;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_BATCH_EXTENT_HPP
+
 DETENT_NAMESPACE_BEGIN
 
 namespace detail {
@@ -36962,11 +37133,22 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///
 ///     std::size_t phases() const              passes over the data, 1 (the default) or 2
 ///     void begin_phase(std::size_t phase)     called before each pass
-///     void merge(const Observer& other)
+///     void merge(const Observer& other)       adds what `other` has seen, in any order
+///     bool merges_in_any_order() const        whether merge() does with these options; default
+///     true void append(const Observer& later)      adds one batch that came after all seen here
+///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
 ///
 /// A type that has both forms of observe() gets the view, that is, the shape of the batch.
+///
+/// The last three are for observers whose result depends on the order of batches. With append(),
+/// the state is that of all batches in order: append(later), where `later` has seen one batch,
+/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
+/// grows with the extents of batches: an observer that follows some batches and observes the
+/// others, in their order, ends with the histogram of all, which has counted the observed ones.
+/// Such observers then merge(); or, with append(), each of them has followed all batches before its
+/// own one.
 template <class Observer>
 concept observer_type = std::copyable<Observer> &&(
                             requires(Observer o, std::span<const float> x) { o.observe(x); } ||
@@ -37036,6 +37218,20 @@ class any_observer {
   /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
   /// unsupported if the type has no merge().
   void merge(const any_observer& other) { self_->merge(*other.self_); }
+  /// Whether merge() gives the same state for any order of merges. False also if the type has no
+  /// merge().
+  [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
+  /// Whether the type has append(): its state can be put together from batches, in their order.
+  [[nodiscard]] bool appends() const { return self_->appends(); }
+  /// Whether the type has follow(): its state needs the extents of all batches before the batches.
+  [[nodiscard]] bool follows() const { return self_->follows(); }
+  /// Afterwards this observer is in the state it would have if the one batch that `later` has seen
+  /// had come after its own. Throws invalid_argument if `later` holds another type of observer,
+  /// unsupported if the type has no append().
+  void append(const any_observer& later) { self_->append(*later.self_); }
+  /// Takes note of a batch that another observer counts. Throws unsupported if the type has no
+  /// follow().
+  void follow(const batch_extent& batch) { self_->follow(batch); }
   /// Scale and zero point for everything observed so far, with the evidence for them. Throws
   /// invalid_argument if nothing, a NaN or an infinity was observed, and what the observer throws
   /// for the scheme. If the observer returns quant_params only, the evidence holds its range and
@@ -37093,6 +37289,11 @@ class any_observer {
     [[nodiscard]] virtual std::size_t phases() const = 0;
     virtual void begin_phase(std::size_t phase) = 0;
     virtual void merge(const base& other) = 0;
+    [[nodiscard]] virtual bool merges_in_any_order() const = 0;
+    [[nodiscard]] virtual bool appends() const noexcept = 0;
+    [[nodiscard]] virtual bool follows() const noexcept = 0;
+    virtual void append(const base& later) = 0;
+    virtual void follow(const batch_extent& batch) = 0;
     [[nodiscard]] virtual scale_solution finalize(quant_scheme scheme) const = 0;
     virtual void write(detail::byte_writer& out) const = 0;
     virtual void read(detail::byte_reader& in) = 0;
@@ -37125,6 +37326,35 @@ class any_observer {
     void begin_phase(std::size_t phase) override {
       if constexpr (requires { observer.begin_phase(phase); }) {
         observer.begin_phase(phase);
+      }
+    }
+    [[nodiscard]] bool merges_in_any_order() const override {
+      if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
+        return observer.merges_in_any_order();
+      }
+      return requires(Observer o) { o.merge(o); };
+    }
+    [[nodiscard]] bool appends() const noexcept override {
+      return requires(Observer o) { o.append(o); };
+    }
+    [[nodiscard]] bool follows() const noexcept override {
+      return requires(Observer o, batch_extent e) { o.follow(e); };
+    }
+    void append(const base& later) override {
+      require(later.kind() == kind(), error_kind::invalid_argument,
+              "any_observer: appending an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&later);
+      if constexpr (requires { observer.append(same->observer); }) {
+        observer.append(same->observer);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not append");
+      }
+    }
+    void follow([[maybe_unused]] const batch_extent& batch) override {
+      if constexpr (requires { observer.follow(batch); }) {
+        observer.follow(batch);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not follow");
       }
     }
     void merge(const base& other) override {
@@ -37385,109 +37615,6 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <utility>
 
-// ---- detent/observers/saved_state.hpp ----
-// Helpers with which observers save and load their state: flags, enumerators, schemes, lists and
-// ranges. Reading throws bad_file for a value that is out of its domain.
-#ifndef DETENT_OBSERVERS_SAVED_STATE_HPP
-#define DETENT_OBSERVERS_SAVED_STATE_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <concepts>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Throws bad_file, naming what is wrong with the state, unless it is possible.
-inline void require_state(bool possible, const char* where, const char* what) {
-  require(possible, error_kind::bad_file, where, ": the saved state is impossible: ", what);
-}
-
-/// Appends a flag or an enumerator as u8.
-template <class Enum>
-void put_choice(byte_writer& out, Enum value) {
-  out.put(static_cast<std::uint8_t>(value));
-}
-/// Reads a flag or an enumerator that put_choice() appended; it must be one of 0..last.
-template <class Enum>
-[[nodiscard]] Enum get_choice(byte_reader& in, Enum last, const char* where) {
-  const auto value = in.get<std::uint8_t>();
-  require(value <= static_cast<std::uint8_t>(last), error_kind::bad_file, where,
-          ": the saved choice ", value, " is not one of 0..", static_cast<std::uint8_t>(last));
-  return static_cast<Enum>(value);
-}
-
-/// Appends a scheme: i32 qmin, i32 qmax, u8 symmetric.
-inline void put_scheme(byte_writer& out, quant_scheme scheme) {
-  out.put(scheme.levels.qmin);
-  out.put(scheme.levels.qmax);
-  put_choice(out, scheme.symmetric);
-}
-/// Reads a scheme that put_scheme() appended. It does not check the grid.
-[[nodiscard]] inline quant_scheme get_scheme(byte_reader& in, const char* where) {
-  quant_scheme scheme;
-  scheme.levels.qmin = in.get<std::int32_t>();
-  scheme.levels.qmax = in.get<std::int32_t>();
-  scheme.symmetric = get_choice(in, true, where);
-  return scheme;
-}
-
-/// Appends a list: u64 size, and the values.
-template <class T>
-void put_list(byte_writer& out, const std::vector<T>& values) {
-  out.put(static_cast<std::uint64_t>(values.size()));
-  out.put_array(std::span<const T>(values));
-}
-/// Reads a list of at most `largest` values that put_list() appended.
-template <class T>
-[[nodiscard]] std::vector<T> get_list(byte_reader& in, std::uint64_t largest) {
-  std::vector<T> values;
-  in.get_array(in.get_size(largest), values);
-  return values;
-}
-/// Reads a list of at most `largest` values, all of which must be finite.
-template <std::floating_point T>
-[[nodiscard]] std::vector<T> get_finite_list(byte_reader& in, std::uint64_t largest,
-                                             const char* where) {
-  const auto values = get_list<T>(in, largest);
-  require_state(std::all_of(values.begin(), values.end(), [](T x) { return std::isfinite(x); }),
-                where, "a value is not finite");
-  return values;
-}
-
-/// Appends a range: f32 lower, f32 upper.
-inline void put_range(byte_writer& out, value_range range) {
-  out.put(range.lower);
-  out.put(range.upper);
-}
-/// Reads a range that put_range() appended, whose ends must be finite. It does not check their
-/// order.
-[[nodiscard]] inline value_range get_finite_range(byte_reader& in, const char* where) {
-  const auto lower = in.get<float>();
-  const auto upper = in.get<float>();
-  require_state(std::isfinite(lower) && std::isfinite(upper), where, "a range is not finite");
-  return {lower, upper};
-}
-
-/// Whether the sum of the counts is at most `most`; safe from overflow.
-[[nodiscard]] inline bool are_within(std::span<const std::uint64_t> counts,
-                                     std::uint64_t most) noexcept {
-  for (const std::uint64_t count : counts) {
-    if (count > most) {
-      return false;
-    }
-    most -= count;
-  }
-  return true;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_SAVED_STATE_HPP
 // ---- detent/observers/tools/linear_histogram.hpp ----
 // The growing histogram of the calibrators of ONNX Runtime and Intel Neural Compressor, and the
 // searches on it that both tools share.
@@ -37761,14 +37888,15 @@ inline void require_bins(float bins, const char* where) {
 /// adds whole bins of (about) the same width at both ends; the old counts keep their place.
 class symmetric_histogram {
  public:
-  explicit symmetric_histogram(std::size_t bins) : counts_(bins) {}
+  explicit symmetric_histogram(std::size_t bins) : first_bins_(bins) {}
 
   /// Counts the values of a batch, which is finite and not empty and whose range is `range`.
   void add(std::span<const float> x, value_range range, const char* where) {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     const bool is_first = bins_.edges().empty();
     if (is_first || (magnitude > threshold_ && threshold_ == 0.0F)) {
-      bins_ = numpy::uniform_bins(-magnitude, magnitude, counts_.size(), where);
+      bins_ = numpy::uniform_bins(-magnitude, magnitude, first_bins_, where);
+      counts_.resize(first_bins_);
       threshold_ = magnitude;
     } else if (magnitude > threshold_) {
       grow(magnitude, where);
@@ -37776,6 +37904,19 @@ class symmetric_histogram {
     bins_.count(x, counts_);
   }
 
+  /// Adds the counts of another histogram, which has grown with the same batches. Throws
+  /// invalid_argument if it has other edges.
+  void merge(const symmetric_histogram& other, const char* where) {
+    require(threshold_ == other.threshold_ && counts_.size() == other.counts_.size() &&
+                is_empty() == other.is_empty(),
+            error_kind::invalid_argument, where,
+            ": merging a histogram that has grown with other batches");
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      counts_[i] += other.counts_[i];
+    }
+  }
+
+  /// The counts of the bins; empty if nothing was counted.
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
   [[nodiscard]] const std::vector<float>& edges() const noexcept { return bins_.edges(); }
 
@@ -37796,10 +37937,9 @@ class symmetric_histogram {
       return;
     }
     threshold_ = in.get<float>();
-    const std::size_t initial = counts_.size();
     counts_ = get_list<std::uint64_t>(in, largest_histogram);
     require_state(threshold_ >= 0.0F, where, "the threshold is negative");
-    require_state(counts_.size() >= initial && (counts_.size() - initial) % 2 == 0, where,
+    require_state(counts_.size() >= first_bins_ && (counts_.size() - first_bins_) % 2 == 0, where,
                   "it does not grow to so many bins");
     require_state(are_within(counts_, most), where, "more was counted than was seen");
     bins_ =
@@ -37825,6 +37965,7 @@ class symmetric_histogram {
     threshold_ = threshold;
   }
 
+  std::size_t first_bins_;
   float threshold_ = 0.0F;
   numpy::uniform_bins bins_;
   std::vector<std::uint64_t> counts_;
@@ -38039,6 +38180,17 @@ class entropy_histogram {
     seen_ = seen;  // a batch that is refused was not seen
   }
 
+  /// Grows with a batch that another histogram counts.
+  void follow(const batch_extent& batch, const char* where) {
+    histogram_.add({}, batch.range, where);
+  }
+  /// Adds what another histogram has counted that has grown with the same batches. Throws
+  /// invalid_argument if it has other edges.
+  void merge(const entropy_histogram& other, const char* where) {
+    histogram_.merge(other.histogram_, where);
+    seen_.merge(other.seen_);
+  }
+
   [[nodiscard]] value_range range(entropy_arithmetic arithmetic, const char* where) const {
     const value_range seen = seen_.range(where);
     const auto [first, last] =
@@ -38107,7 +38259,8 @@ struct kl_options {
 /// is computed in double and rounded to float, as scipy.special.rel_entr does; where candidates
 /// differ in their last bits, another SciPy may choose otherwise.
 ///
-/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class kl_observer {
  public:
   /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
@@ -38127,6 +38280,17 @@ class kl_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
   /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const kl_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
   /// seen, and unsupported where the tool's assertion fails.
@@ -38180,7 +38344,8 @@ struct percentile_options {
 };
 
 /// Reproduces PercentileCalibrator, which computes the same range as an asymmetric
-/// ort::percentile_observer. Memory: O(bins). Not thread-safe; it has no merge().
+/// ort::percentile_observer. Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -38207,6 +38372,18 @@ class percentile_observer {
       histogram_.add(x, batch.range(), where);
     }
     seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.add({}, batch.range, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const percentile_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+    seen_.merge(other.seen_);
   }
 
   /// The lower edges of the bins in which the cumulative share reaches (100 - percentile) / 200 and
@@ -38408,6 +38585,24 @@ class range_observer {
     add(upper_, upper, of_sample(upper, 1.0 - upper.outlier_probability, x, range));
   }
 
+  /// Whether merge() works with the options, in any order: if both aggregators are min or max.
+  [[nodiscard]] bool merges_in_any_order() const noexcept {
+    return is_online(options_.lower) && is_online(options_.upper);
+  }
+  /// Afterwards this observer is in the state it would have if the samples of `later` had come
+  /// after its own. Throws invalid_argument if `later` has other options.
+  void append(const range_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const range_observer samples = later;  // it may be this object
+    seen_.merge(samples.seen_);
+    for (const double value : samples.lower_) {
+      add(lower_, options_.lower, value);
+    }
+    for (const double value : samples.upper_) {
+      add(upper_, options_.upper, value);
+    }
+  }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
   /// `other` has seen. Throws invalid_argument unless the options are equal and both aggregators
   /// are min or max: all others depend on the order of samples, at least in the last bits.
@@ -38660,6 +38855,8 @@ class min_max_observer {
     }
   }
 
+  /// Whether merge() works with the options, in any order: not for a moving average.
+  [[nodiscard]] bool merges_in_any_order() const noexcept { return !options_.moving_average; }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
   /// `other` has seen. Throws invalid_argument if one of the two is a moving average, which depends
   /// on the order of batches, or if the options differ.
@@ -38793,7 +38990,8 @@ struct entropy_options {
 /// over the bins whose P is not zero, including those behind the last whole group, and passes over
 /// candidates that fail the assertion.
 ///
-/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(bins^2) for range(). Memory: O(bins). Not thread-safe; observers merge() after all have
+/// observed or followed the same batches.
 class entropy_observer {
  public:
   /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
@@ -38813,6 +39011,17 @@ class entropy_observer {
   /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
   /// data or if no floats lie between its edges; then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const entropy_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate. Throws invalid_argument if nothing, a NaN or an infinity was
   /// seen, and unsupported where the tool's assertion fails.
@@ -38884,7 +39093,8 @@ struct percentile_options {
 /// those that the symmetric histogram appends: a batch that appends is counted between double
 /// edges.
 ///
-/// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; it has no merge().
+/// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; observers merge() after all
+/// have observed or followed the same batches.
 class percentile_observer {
  public:
   /// Throws invalid_argument unless 0 < num_bins <= 2^22 and 0 <= percentile <= 100.
@@ -38915,6 +39125,29 @@ class percentile_observer {
       }
     }
     seen_ = seen;  // a batch that is refused was not seen
+  }
+
+  /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
+  /// grow beyond 2^22 bins.
+  void follow(const batch_extent& batch) {
+    if (options_.symmetric) {
+      magnitude_edges_ = as_floats(grown_edges(batch.least_magnitude, batch.largest_magnitude()));
+      magnitude_counts_.resize(magnitude_edges_.size() - 1);
+    } else {
+      histogram_.add({}, batch.range, where);
+    }
+  }
+  /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  void merge(const percentile_observer& other) {
+    require(options_ == other.options_ && magnitude_edges_ == other.magnitude_edges_,
+            error_kind::invalid_argument, where,
+            ": merging other options, or a histogram that has grown with other batches");
+    histogram_.merge(other.histogram_, where);
+    for (std::size_t i = 0; i < magnitude_counts_.size(); ++i) {
+      magnitude_counts_[i] += other.magnitude_counts_[i];
+    }
+    seen_.merge(other.seen_);
   }
 
   /// The range that the class describes. Throws invalid_argument if nothing, a NaN or an infinity
@@ -39006,20 +39239,35 @@ class percentile_observer {
       magnitude_edges_ = bins.edges();
       return;
     }
+    const std::vector<double> edges = grown_edges(*least, *largest);
+    magnitude_counts_.resize(edges.size() - 1);
+    detail::numpy::count_between(edges, magnitudes, magnitude_counts_);
+    magnitude_edges_ = as_floats(edges);
+  }
+
+  /// The edges for a batch of magnitudes: those there are, or the first ones, and those that the
+  /// batch appends.
+  [[nodiscard]] std::vector<double> grown_edges(float least, float largest) const {
+    if (magnitude_edges_.empty()) {
+      const detail::numpy::uniform_bins bins(least, largest, options_.num_bins, where);
+      return {bins.edges().begin(), bins.edges().end()};
+    }
     std::vector<double> edges(magnitude_edges_.begin(), magnitude_edges_.end());
-    if (*largest > magnitude_edges_.back()) {
+    if (largest > magnitude_edges_.back()) {
       const float width = magnitude_edges_[1] - magnitude_edges_[0];
       const float first = magnitude_edges_.back() + width;
-      const float end = *largest + width;
+      const float end = largest + width;
       detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width, where);
       const std::vector<double> appended = detail::numpy::arange(first, end, width);
       edges.insert(edges.end(), appended.begin(), appended.end());
     }
-    magnitude_counts_.resize(edges.size() - 1);
-    detail::numpy::count_between(edges, magnitudes, magnitude_counts_);
-    magnitude_edges_.resize(edges.size());
-    std::transform(edges.begin(), edges.end(), magnitude_edges_.begin(),
+    return edges;
+  }
+  [[nodiscard]] static std::vector<float> as_floats(const std::vector<double>& edges) {
+    std::vector<float> floats(edges.size());
+    std::transform(edges.begin(), edges.end(), floats.begin(),
                    [](double edge) { return static_cast<float>(edge); });
+    return floats;
   }
 
   percentile_options options_;
@@ -39237,6 +39485,19 @@ class isotone_observer {
     }
   }
 
+  /// Whether merge() works with the options, in any order: with parity::fixed.
+  [[nodiscard]] bool merges_in_any_order() const noexcept {
+    return options_.behaviour == parity::fixed;
+  }
+  /// Afterwards this observer is in the state it would have if the rows of `later` had come after
+  /// its own. Throws invalid_argument if `later` has other options.
+  void append(const isotone_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const isotone_observer copy = later;  // it may be this object
+    seen_.merge(copy.seen_);
+    rows_.insert(rows_.end(), copy.rows_.begin(), copy.rows_.end());
+  }
   /// Afterwards this observer is in the state it would have if it had also seen the rows of
   /// `other`. Throws invalid_argument unless both have equal options with parity::fixed.
   void merge(const isotone_observer& other) {
@@ -39510,7 +39771,7 @@ using namespace detent::detail;
 ///     asymmetric  x on min x .. max x
 class two_phase_histogram {
  public:
-  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), counts_(bins) {}
+  two_phase_histogram(std::size_t bins, bool symmetric) : symmetric_(symmetric), bins_(bins) {}
 
   void begin_phase(std::size_t phase, const char* where) {
     require_next_phase(phase, phase_, 2, seen_[phase_].count() > 0, where);
@@ -39518,6 +39779,7 @@ class two_phase_histogram {
       const value_range r = seen_[0].range(where);
       pytorch::require_length(r.lower, r.upper, where);
       phase_ = 1;
+      counts_.assign(bins_, 0);
     }
   }
 
@@ -39533,8 +39795,22 @@ class two_phase_histogram {
     }
     std::vector<float> magnitudes(x.size());
     std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
-    const double last = rounded_product(width(), static_cast<double>(counts_.size()));
+    const double last = rounded_product(width(), static_cast<double>(bins_));
     pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+  }
+
+  /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
+  /// in another phase, or in a second phase with another range.
+  void merge(const two_phase_histogram& other, const char* where) {
+    require(phase_ == other.phase_ && bins_ == other.bins_ && symmetric_ == other.symmetric_,
+            error_kind::invalid_argument, where, ": merging another phase");
+    require(phase_ == 0 || seen_[0].range(where) == other.seen_[0].range(where),
+            error_kind::invalid_argument, where,
+            ": merging a second phase that follows another first one");
+    seen_[phase_].merge(other.seen_[phase_]);
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      counts_[i] += other.counts_[i];
+    }
   }
 
   /// Throws invalid_argument unless both phases have seen something, and nothing but finite values.
@@ -39553,8 +39829,9 @@ class two_phase_histogram {
     const double length =
         symmetric_ ? static_cast<double>(std::max(std::fabs(r.lower), std::fabs(r.upper)))
                    : static_cast<double>(r.upper) - static_cast<double>(r.lower);
-    return length / static_cast<double>(counts_.size());
+    return length / static_cast<double>(bins_);
   }
+  /// The counts of the second phase; empty in the first one.
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const noexcept { return counts_; }
 
   /// Appends u8 phase; the range seen in phase 0; in phase 1 also the range seen in phase 1 and the
@@ -39578,9 +39855,8 @@ class two_phase_histogram {
         seen_[0].is_finite() && std::isfinite(seen_[0].range().upper - seen_[0].range().lower),
         where, "a second phase without a range");
     seen_[1].read(in);
-    const std::size_t bins = counts_.size();
-    counts_ = get_list<std::uint64_t>(in, bins);
-    require_state(counts_.size() == bins, where, "the number of bins");
+    counts_ = get_list<std::uint64_t>(in, bins_);
+    require_state(counts_.size() == bins_, where, "the number of bins");
     require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
   }
 
@@ -39588,6 +39864,7 @@ class two_phase_histogram {
 
  private:
   bool symmetric_;
+  std::size_t bins_;
   std::size_t phase_ = 0;
   detent::min_max_observer seen_[2];
   std::vector<std::uint64_t> counts_;
@@ -39634,8 +39911,8 @@ struct kl_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe; it has no
-/// merge().
+/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe: use one
+/// per thread, then merge() after each phase.
 class kl_observer {
  public:
   /// Throws unsupported for an asymmetric scheme, which PPQ does not have; invalid_argument for a
@@ -39656,6 +39933,13 @@ class kl_observer {
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
   /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+  /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
+  /// phases differ, or if second phases follow different ranges.
+  void merge(const kl_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// -r * w .. r * w, the range that the scale stands for. Throws invalid_argument before phase 1,
   /// or if nothing, a NaN or an infinity was seen in either phase.
@@ -39903,8 +40187,8 @@ struct mse_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe; it
-/// has no merge().
+/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe: use
+/// one per thread, then merge() after each phase.
 class mse_observer {
  public:
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
@@ -39922,6 +40206,13 @@ class mse_observer {
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
   /// makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
+  /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
+  /// phases differ, or if second phases follow different ranges.
+  void merge(const mse_observer& other) {
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    histogram_.merge(other.histogram_, where);
+  }
 
   /// The range of the best candidate, rounded to floats. Throws invalid_argument before phase 1, if
   /// nothing, a NaN or an infinity was seen in either phase, or if phase 1 saw nothing in the range
@@ -40100,7 +40391,7 @@ struct percentile_options {
 /// with ranks in double (lower limited to x[n] as well). The range is the mean of all lower values
 /// and the mean of all upper values, in float, added up as PyTorch 1.13 does on a CPU. It depends
 /// on how values are split into batches, and in the last bits on the order of batches; hence there
-/// is no merge(). PPQ's CUDA kernel rounds the ranks differently.
+/// is append(), but no merge(). PPQ's CUDA kernel rounds the ranks differently.
 ///
 /// Memory: two floats a batch. Not thread-safe.
 class percentile_observer {
@@ -40131,6 +40422,17 @@ class percentile_observer {
     const auto high = static_cast<std::size_t>(n * options_.percentile);
     lower_.push_back(value_of_rank(values, std::min(low, last)));
     upper_.push_back(value_of_rank(values, std::min(high, last)));
+  }
+
+  /// Afterwards this observer is in the state it would have if the batches of `later` had come
+  /// after its own. Throws invalid_argument if `later` has other options.
+  void append(const percentile_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    const percentile_observer batches = later;  // it may be this object
+    seen_.merge(batches.seen_);
+    lower_.insert(lower_.end(), batches.lower_.begin(), batches.lower_.end());
+    upper_.insert(upper_.end(), batches.upper_.begin(), batches.upper_.end());
   }
 
   /// The means of the batches' lower and upper values. Throws invalid_argument if nothing, a NaN or
@@ -40202,7 +40504,7 @@ DETENT_NAMESPACE_END
 //
 // A call of observe() stands for one call of the PyTorch observer, a batch. Both observers here
 // depend on how values are split into batches and on the order of batches; hence they have no
-// merge().
+// merge(), but append() batches in their order.
 //
 // A batch with a NaN or an infinity makes range() throw; PyTorch lets NaN through, and its
 // histogram leaves out infinities. An empty batch changes nothing, as in PyTorch. Objects are
@@ -40239,7 +40541,7 @@ struct moving_average_min_max_options {
 ///     lower += averaging_constant * (smallest value of the batch - lower)
 ///     upper += averaging_constant * (largest value of the batch - upper)
 ///
-/// Not thread-safe; it has no merge().
+/// Not thread-safe; it has append(), but no merge().
 class moving_average_min_max_observer {
  public:
   /// Throws invalid_argument unless 0 <= averaging_constant <= 1.
@@ -40265,6 +40567,20 @@ class moving_average_min_max_observer {
                      ? batch.range()
                      : detail::moving_average(average_, batch.range(), options_.averaging_constant);
     }
+  }
+
+  /// Afterwards this observer is in the state it would have if it had also seen the one batch that
+  /// `later` has seen. Throws invalid_argument if `later` has other options.
+  void append(const moving_average_min_max_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    if (later.seen_.count() == 0) {
+      return;
+    }
+    average_ = seen_.count() == 0
+                   ? later.average_
+                   : detail::moving_average(average_, later.average_, options_.averaging_constant);
+    seen_.merge(later.seen_);
   }
 
   /// The averaged range. Throws invalid_argument if nothing, a NaN or an infinity was seen.
@@ -40340,8 +40656,8 @@ struct histogram_options {
 /// If two errors differ in their last bits, or a middle falls on an edge, PyTorch may end a step
 /// sooner or later.
 ///
-/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has no
-/// merge().
+/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has
+/// append() and follow(), but no merge().
 class histogram_observer {
  public:
   /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and 1 <= bits <=
@@ -40368,23 +40684,37 @@ class histogram_observer {
       return;
     }
     const value_range added = batch.range();
-    const value_range old = counted_;
-    const bool is_first = counts_.empty();
-    const value_range now =
-        is_first ? added
-                 : value_range{std::min(old.lower, added.lower), std::max(old.upper, added.upper)};
+    const value_range now = with(added);
     detail::pytorch::require_length(now.lower, now.upper, where);
     std::vector<float> counts(options_.bins);
     detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
-    if (!is_first) {
-      const std::vector<float> kept = now == old ? counts_ : rescaled(old, now);
-      for (std::size_t i = 0; i < counts.size(); ++i) {
-        counts[i] += kept[i];
-      }
-    }
-    counts_ = std::move(counts);
-    counted_ = now;
+    add(std::move(counts), now);
     seen_ = seen;  // a batch that is refused was not seen
+  }
+  /// Widens the range of the histogram to come by that of a batch that another observer counts. To
+  /// be called before observe(), for all batches before the one that is observed here. Throws
+  /// invalid_argument if this observer has counted values, or if the length of the range overflows
+  /// a float.
+  void follow(const batch_extent& batch) {
+    require(counts_.empty(), error_kind::invalid_argument, where,
+            ": it has counted values, and cannot follow");
+    const value_range now = with(batch.range);
+    detail::pytorch::require_length(now.lower, now.upper, where);
+    counted_ = now;
+    has_range_ = true;
+  }
+  /// Afterwards this observer is in the state it would have if it had also seen the one batch that
+  /// `later` has seen after it followed all batches seen here. Throws invalid_argument if `later`
+  /// has other options, or a range that does not contain the range here.
+  void append(const histogram_observer& later) {
+    require(options_ == later.options_, error_kind::invalid_argument, where,
+            ": appending other options");
+    if (!later.counts_.empty()) {
+      require(with(later.counted_) == later.counted_, error_kind::invalid_argument, where,
+              ": appending an observer that has not followed the batches before");
+      add(later.counts_, later.counted_);
+    }
+    seen_.merge(later.seen_);
   }
 
   /// The range of the bins that the search ends with. Throws invalid_argument if nothing, a NaN or
@@ -40404,13 +40734,14 @@ class histogram_observer {
   }
 
   /// Appends u64 bins, u64 upsample_rate, u32 bits; the range seen; f32 ends of the range counted,
-  /// and the list of f32 counts, which is empty if nothing was counted.
+  /// and the list of f32 counts, which is empty if nothing was counted. What was followed before
+  /// anything was counted is not part of it.
   void write(detail::byte_writer& out) const {
     out.put(static_cast<std::uint64_t>(options_.bins));
     out.put(static_cast<std::uint64_t>(options_.upsample_rate));
     out.put(static_cast<std::uint32_t>(options_.bits));
     seen_.write(out);
-    detail::put_range(out, counted_);
+    detail::put_range(out, counts_.empty() ? value_range() : counted_);
     detail::put_list(out, counts_);
   }
   /// Replaces the options and the state by those that write() appended. Throws bad_file for an
@@ -40435,6 +40766,7 @@ class histogram_observer {
                             where, "the range of the histogram");
       detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
                             where, "a count is negative");
+      next.has_range_ = true;
     }
     *this = std::move(next);
   }
@@ -40461,6 +40793,25 @@ class histogram_observer {
       total += static_cast<double>(value);
     }
     return total;
+  }
+
+  /// The range of the histogram, widened by another one.
+  [[nodiscard]] value_range with(value_range added) const noexcept {
+    return has_range_ ? value_range{std::min(counted_.lower, added.lower),
+                                    std::max(counted_.upper, added.upper)}
+                      : added;
+  }
+  /// Adds the counts of a batch on `now`, which contains the range so far.
+  void add(std::vector<float> counts, value_range now) {
+    if (!counts_.empty()) {
+      const std::vector<float> kept = now == counted_ ? counts_ : rescaled(counted_, now);
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        counts[i] += kept[i];
+      }
+    }
+    counts_ = std::move(counts);
+    counted_ = now;
+    has_range_ = true;
   }
 
   /// The histogram on `old` converted to one on `now`, which contains `old`.
@@ -40594,6 +40945,7 @@ class histogram_observer {
 
   histogram_options options_;
   min_max_observer seen_;
+  bool has_range_ = false;  // whether counted_ is a range
   value_range counted_;
   std::vector<float> counts_;
 };
