@@ -23,7 +23,7 @@ from pathlib import Path
 # folders and headers in it that are listed themselves.
 FLOORS = [
     ["version.hpp", "config.hpp"],
-    ["error.hpp", "target.hpp", "float_formats.hpp", "parallel.hpp", "simd.hpp", "window.hpp", "c_api.h", "c_api_observers.h",
+    ["error.hpp", "target.hpp", "float_formats.hpp", "parallel.hpp", "simd.hpp", "window.hpp", "c_api.h", "c_api_observers.h", "c_api_plugin.h",
      "c_api_weights.h", "c_api_graph.h"],
     ["types.hpp", "sub_byte.hpp", "base/"],
     ["reference.hpp", "rounding.hpp"],
@@ -73,7 +73,7 @@ WHO_INCLUDES = {
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/(gptq|eigen_views)\.hpp",
     r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
-    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp|graph/configuration/quantization_text\.hpp",
+    r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp|graph/configuration/(quantization|ppq_setting)_text\.hpp",
     r"onnxruntime_c_api\.h": r"runtimes/onnxruntime/.*",
     r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",
 }

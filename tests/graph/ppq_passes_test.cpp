@@ -1119,8 +1119,8 @@ TEST_CASE("ppq passes: a pipeline of everything, in PPQ's order") {
     for (const ppq::quantization_pass& pass : ppq::default_pipeline(everything)) {
       names.push_back(pass.name);
     }
-    CHECK(names == std::vector<std::string>{"layerwise equalization", "weight split",
-                                            "channel split", "ssd equalization", "fusion",
+    CHECK(names == std::vector<std::string>{"weight split", "channel split",
+                                            "layerwise equalization", "ssd equalization", "fusion",
                                             "parameter quantization", "runtime calibration",
                                             "alignment", "passive parameters", "bias correction",
                                             "passive parameters", "baking"});

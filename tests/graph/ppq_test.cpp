@@ -606,7 +606,7 @@ TEST_CASE("ppq: the roundings of constants") {
 // ------------------------------------------------------------------------------ platforms, graph
 
 TEST_CASE("ppq: platforms are found, and give their configurations") {
-  CHECK(ppq::platforms().size() == 15);
+  CHECK(ppq::platforms().size() == 17);
   CHECK(ppq::find_platform("TensorRT").name == "tensorrt");
   CHECK(ppq::find_platform("ORT").name == "onnxruntime");
   check_graph_error(error_kind::invalid_argument,

@@ -76,7 +76,7 @@ struct pipeline_options {
 
 /// The passes of the options as a pipeline in PPQ's order. "fusion", "parameter quantization",
 /// "runtime calibration", "alignment" and "passive parameters" always run. Before them come, if the
-/// options have them, "layerwise equalization", "weight split", "channel split" and "ssd
+/// options have them, "weight split", "channel split", "layerwise equalization" and "ssd
 /// equalization". After them come, if the options have them, "bias correction" and "passive
 /// parameters" once more, "learned step size", "adaround" and "baking".
 [[nodiscard]] inline pipeline default_pipeline(const pipeline_options& options = {}) {
@@ -84,14 +84,14 @@ struct pipeline_options {
       quantizing_passes(options.fusion, options.parameters, options.calibration, options.alignment,
                         options.passive_parameters);
   pipeline passes;
-  if (options.equalization) {
-    passes.push_back({"layerwise equalization", *options.equalization});
-  }
   if (options.weight_split) {
     passes.push_back({"weight split", *options.weight_split});
   }
   if (options.channel_split) {
     passes.push_back({"channel split", *options.channel_split});
+  }
+  if (options.equalization) {
+    passes.push_back({"layerwise equalization", *options.equalization});
   }
   if (options.ssd_equalization) {
     ssd_equalization_pass ssd = *options.ssd_equalization;

@@ -14,7 +14,9 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/ppq/policy.hpp>
+#include <detent/graph/ppq/target_platform.hpp>
 #include <detent/observer_registry.hpp>
 #include <detent/types.hpp>
 
@@ -102,6 +104,15 @@ inline std::vector<std::string> accelerator_operators() {
   return all;
 }
 
+/// The names with commas between them.
+[[nodiscard]] inline std::string joined(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& n : names) {
+    all.append(all.empty() ? "" : ", ").append(n);
+  }
+  return all;
+}
+
 inline quantization_policy linear(std::uint32_t more) {
   return quantization_policy(quantization_property::linear | more);
 }
@@ -148,6 +159,8 @@ inline std::vector<platform> make_platforms() {
       symmetric_platform("ppl_cuda", s8, 32, even),
       symmetric_platform("ncnn", narrow, 0, away),
       symmetric_platform("mnn", narrow, 0, away),
+      symmetric_platform("metax_c", narrow, 30, even),
+      symmetric_platform("ppl_dsp_ti", s8, 0, even),
       asymmetric_platform("ppl_dsp", even),
       asymmetric_platform("snpe", even),
       asymmetric_platform("qnn", even),
@@ -168,7 +181,10 @@ inline std::vector<platform> make_platforms() {
 ///                  activations: int8 -128..127, symmetric, per tensor, observer percentile
 ///                  weights: int8 -128..127, symmetric, per output channel, observer minmax
 ///                  bias: float (ppl_cuda: 32 bits)
+///   ppl_dsp_ti     like tensorrt; PPQ's second calibration of it, with scales for each channel of
+///                  activations, is not offered
 ///   ncnn, mnn      like tensorrt, but on -127..127 and with ties rounded away from zero
+///   metax_c        like tensorrt, but on -127..127; bias: 30 bits
 ///   ppl_dsp, snpe, qnn, rknn, tengine, ascend, metax_t
 ///                  activations and weights: uint8 0..255, asymmetric, per tensor; observer
 ///                  percentile for activations, minmax for weights
@@ -186,20 +202,34 @@ inline std::vector<platform> make_platforms() {
   return all;
 }
 
-/// The preset of that name. Capital and small letters are the same; "ort" stands for onnxruntime.
-/// Throws invalid_argument, listing all names, if there is no such preset.
+/// The preset of that name: its own name, such as "tensorrt", or that of a member of PPQ's
+/// TargetPlatform, such as "TRT_INT8" or "TargetPlatform.TRT_INT8". Capital and small letters are
+/// the same; "ort" stands for onnxruntime. Throws unsupported for members of TargetPlatform without
+/// a preset (FP8, and those for which PPQ has no quantizer), and invalid_argument, listing all
+/// names and the nearest one, for any other name.
 [[nodiscard]] inline const platform& find_platform(std::string_view name) {
-  std::string key = detent::detail::lower_case(name);
-  key = key == "ort" ? "onnxruntime" : key;
-  std::string names;
+  const target_platform* member = find_target_platform(name);
+  std::vector<std::string> names = quantizing_platform_names();
+  require(member == nullptr || !member->preset.empty(), error_kind::unsupported,
+          "PPQ's TargetPlatform.", member == nullptr ? "" : member->name,
+          " has no quantizer here; there are ", detail::joined(names));
+  std::string key = member == nullptr ? detail::platform_key(name) : std::string(member->preset);
+  if (key == "ort") {
+    key = "onnxruntime";
+  }
   for (const platform& p : platforms()) {
     if (p.name == key) {
       return p;
     }
-    names.append(names.empty() ? "" : ", ").append(p.name);
+    names.push_back(p.name);
   }
+  std::vector<std::string> keys;
+  std::transform(names.begin(), names.end(), std::back_inserter(keys),
+                 [](const std::string& n) { return detent::detail::lower_case(n); });
   raise(error_kind::invalid_argument,
-        detent::detail::message("detent: there is no platform '", name, "'; there are ", names));
+        detent::detail::message("detent: there is no platform '", name, "'; the nearest is ",
+                                graph::detail::nearest_names(key, keys, 1), "; there are ",
+                                detail::joined(names)));
 }
 
 }  // namespace ppq
