@@ -53,7 +53,8 @@ int observe(const observe_arguments& a) {
   const graph::calibration_source source =
       samples ? source_of(*samples, *bar) : graph::calibration_source();
   const graph::state_source earlier =
-      a.states.empty() ? graph::state_source() : graph::states_in_files(a.states);
+      a.states.empty() ? graph::state_source()
+                       : graph::states_in_files(a.states, a.read_limits().max_constant_bytes);
   const graph::observed_state made = graph::with_file_name(a.model, [&] {
     return graph::observe_as_told(a, m, source, samples ? first_run(a, *samples) : 0, earlier,
                                   runner);

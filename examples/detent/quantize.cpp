@@ -106,8 +106,10 @@ outcome run_job(const quantize_arguments& a, const graph::model& m,
     }
   };
   static_cast<graph::quantization_outcome&>(o) =
-      a.states.empty() ? graph::quantize_as_told(a, m, samples, run)
-                       : graph::quantize_as_told(a, m, graph::states_in_files(a.states), run);
+      a.states.empty()
+          ? graph::quantize_as_told(a, m, samples, run)
+          : graph::quantize_as_told(
+                a, m, graph::states_in_files(a.states, a.read_limits().max_constant_bytes), run);
   return o;
 }
 

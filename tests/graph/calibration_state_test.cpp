@@ -566,6 +566,8 @@ TEST_CASE("calibration states: files") {
   CHECK(all()->bytes == read.bytes);
   CHECK(all().has_value());
   CHECK(!all().has_value());
+  check_graph_error(error_kind::bad_file, {"a.states", "the limit is 10"},
+                    [&] { static_cast<void>(graph::read_state_file(path, 10)); });
   check_graph_error(error_kind::io, {"nothing.states"},
                     [&] { static_cast<void>(graph::states_in_files({"nothing.states"})()); });
 }

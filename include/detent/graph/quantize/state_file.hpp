@@ -33,6 +33,7 @@
 #include <detent/graph/model/files.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/read_limits.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/version.hpp>
 
@@ -45,9 +46,13 @@ struct saved_state {
   std::vector<std::byte> bytes;  ///< What calibration_state::save() or another save() returned.
 };
 
-/// Reads a file with a saved state, whose content is not checked yet. Throws io as read_file().
-[[nodiscard]] inline saved_state read_state_file(const std::string& path) {
+/// Reads a file with a saved state, whose content is not checked yet. Throws bad_file if the file
+/// has more than `most_bytes`, before it allocates; io as read_file().
+[[nodiscard]] inline saved_state read_state_file(
+    const std::string& path, std::uint64_t most_bytes = read_limits().max_constant_bytes) {
   input_file file(path);
+  require(file.size() <= most_bytes, error_kind::bad_file, path, " has ", file.size(),
+          " bytes, the limit is ", most_bytes);
   saved_state state{path, std::vector<std::byte>(static_cast<std::size_t>(file.size()))};
   file.read(0, reinterpret_cast<char*>(state.bytes.data()), state.bytes.size());
   return state;
@@ -56,11 +61,13 @@ struct saved_state {
 /// A source of saved states: each call returns the next one, or nothing at the end.
 using state_source = std::function<std::optional<saved_state>()>;
 
-/// A source of the states in files, each of which is read when its turn comes. Calls throw io as
-/// read_file().
-[[nodiscard]] inline state_source states_in_files(std::vector<std::string> paths) {
-  return [paths = std::move(paths), next = std::size_t{0}]() mutable {
-    return next == paths.size() ? std::nullopt : std::optional(read_state_file(paths[next++]));
+/// A source of the states in files, each of which is read when its turn comes. Calls throw what
+/// read_state_file() throws.
+[[nodiscard]] inline state_source states_in_files(
+    std::vector<std::string> paths, std::uint64_t most_bytes = read_limits().max_constant_bytes) {
+  return [paths = std::move(paths), most_bytes, next = std::size_t{0}]() mutable {
+    return next == paths.size() ? std::nullopt
+                                : std::optional(read_state_file(paths[next++], most_bytes));
   };
 }
 
