@@ -34,7 +34,7 @@ FLOORS = [
     ["elementwise/"],
     ["quantize.hpp"],
     ["dynamic_quantize.hpp", "fake_quantize.hpp", "scale_rules.hpp", "bias.hpp", "fixed_point.hpp",
-     "quantized_elementwise.hpp", "quantized_transform.hpp", "fused_epilogue.hpp", "row_ranges.hpp"],
+     "quantized_elementwise.hpp", "quantized_transform.hpp", "fused_epilogue.hpp", "row_ranges.hpp", "maxima.hpp"],
     ["power_of_two.hpp", "weights/"],
     ["pack.hpp"],
     ["epilogue.hpp"],

@@ -18,6 +18,7 @@
 #include <detent/fused_dynamic_linear.hpp>
 #include <detent/fused_epilogue.hpp>
 #include <detent/fused_gemm.hpp>
+#include <detent/maxima.hpp>
 #include <detent/observer_registry.hpp>
 #include <detent/observers/channels.hpp>
 #include <detent/observers/constant.hpp>

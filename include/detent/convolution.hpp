@@ -638,7 +638,7 @@ class packed_float_filters {
  private:
   detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_floats> groups_;
-  std::vector<float> depthwise_;
+  detail::aligned_vector<float> depthwise_;
   detail::emptied_by_move<std::size_t> channel_stride_;
 };
 
@@ -674,6 +674,7 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     d.bias = filters.depthwise().data();
     d.lower = lower;
     d.upper = upper;
+    d.row_taps = w.dilation_width == 1 ? f.kernel_width : 0;
     std::vector<detail::tap_position> order;
     for (std::size_t t = 0; t < f.taps(); ++t) {
       order.push_back({t / f.kernel_width, t % f.kernel_width});
@@ -689,24 +690,39 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images,
-                              parallel,
+  const std::size_t row = f.kernel_width * f.group_in();
+  const auto multiply = [&](kernels::gemm_f32_args g, std::size_t group,
+                            const detail::output_block<float>& block) {
+    const packed_floats& weights = filters.groups()[group];
+    g.packed_b = weights.data().data();
+    g.bias = weights.bias().data();
+    g.c = block.data() + group * f.group_out();
+    g.ldc = f.out_channels;
+    g.m = block.count();
+    g.n = weights.columns();
+    g.k = weights.depth();
+    g.lower = lower;
+    g.upper = upper;
+    products.gemm_f32(g);
+  };
+  if (!detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 && row > 0) {
+    detail::for_segmented_blocks(
+        f, w, input.data(), 0.0F, row, images, parallel,
+        [&](const float* const* segments, const detail::output_block<float>& block) {
+          kernels::gemm_f32_args g;
+          g.rows = segments;
+          g.segments = f.kernel_height;
+          multiply(g, 0, block);
+        });
+    return;
+  }
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, parallel,
                               [&](const float* rows, std::size_t lda, std::size_t group,
                                   const detail::output_block<float>& block) {
-                                const packed_floats& weights = filters.groups()[group];
                                 kernels::gemm_f32_args g;
                                 g.a = rows;
                                 g.lda = lda;
-                                g.packed_b = weights.data().data();
-                                g.bias = weights.bias().data();
-                                g.c = block.data() + group * f.group_out();
-                                g.ldc = f.out_channels;
-                                g.m = block.count();
-                                g.n = weights.columns();
-                                g.k = weights.depth();
-                                g.lower = lower;
-                                g.upper = upper;
-                                products.gemm_f32(g);
+                                multiply(g, group, block);
                               });
 }
 

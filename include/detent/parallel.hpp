@@ -33,11 +33,11 @@ using parallel_for =
 
 namespace detail {
 /// Runs body(0) .. body(count - 1) through `parallel`, or in order on the calling thread if
-/// `parallel` is empty or there is at most one index.
-inline void run_parallel(const parallel_for& parallel, std::size_t count,
-                         const std::function<void(std::size_t)>& body) {
+/// `parallel` is empty or there is at most one index. Allocates nothing itself.
+template <class Body>
+void run_parallel(const parallel_for& parallel, std::size_t count, const Body& body) {
   if (parallel && count > 1) {
-    parallel(count, body);
+    parallel(count, std::function<void(std::size_t)>(std::cref(body)));
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {

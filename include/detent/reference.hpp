@@ -286,6 +286,13 @@ struct pair_split {
   return raised > upper ? upper : raised;
 }
 
+/// The larger of two elements of a maximum that takes one after the other: x if it exceeds `best`
+/// or is NaN, else `best`. A NaN stays, and of two zeros the first one does.
+template <class T>
+[[nodiscard]] T larger(T best, T x) noexcept {
+  return x > best || x != x ? x : best;
+}
+
 }  // namespace reference
 DETENT_NAMESPACE_END
 

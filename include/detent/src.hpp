@@ -20,6 +20,7 @@
 #include <detent/kernels/definitions/elementwise.hpp>
 #include <detent/kernels/definitions/float_products.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>
+#include <detent/kernels/definitions/maxima.hpp>
 #include <detent/kernels/definitions/nibble_products.hpp>
 #include <detent/kernels/definitions/quantized_binary.hpp>
 #include <detent/kernels/definitions/statistics.hpp>

@@ -1385,6 +1385,13 @@ struct pair_split {
   return raised > upper ? upper : raised;
 }
 
+/// The larger of two elements of a maximum that takes one after the other: x if it exceeds `best`
+/// or is NaN, else `best`. A NaN stays, and of two zeros the first one does.
+template <class T>
+[[nodiscard]] T larger(T best, T x) noexcept {
+  return x > best || x != x ? x : best;
+}
+
 }  // namespace reference
 DETENT_NAMESPACE_END
 
@@ -2462,11 +2469,11 @@ using parallel_for =
 
 namespace detail {
 /// Runs body(0) .. body(count - 1) through `parallel`, or in order on the calling thread if
-/// `parallel` is empty or there is at most one index.
-inline void run_parallel(const parallel_for& parallel, std::size_t count,
-                         const std::function<void(std::size_t)>& body) {
+/// `parallel` is empty or there is at most one index. Allocates nothing itself.
+template <class Body>
+void run_parallel(const parallel_for& parallel, std::size_t count, const Body& body) {
   if (parallel && count > 1) {
-    parallel(count, body);
+    parallel(count, std::function<void(std::size_t)>(std::cref(body)));
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -4446,12 +4453,11 @@ HWY_INLINE int_vector nearest(float_vector v) noexcept {
 #endif
 }
 
-/// reference::clamp. It compares and selects, because Min and Max do not promise what becomes of
-/// NaN.
+/// reference::clamp. x86's maximum and minimum return the second operand if either is NaN or if
+/// both are zeros, so that v stays what it is then.
 HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
                                       float_vector upper) noexcept {
-  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
-  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+  return hn::Min(upper, hn::Max(lower, v));
 }
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
@@ -4707,12 +4713,11 @@ HWY_INLINE int_vector nearest(float_vector v) noexcept {
 #endif
 }
 
-/// reference::clamp. It compares and selects, because Min and Max do not promise what becomes of
-/// NaN.
+/// reference::clamp. x86's maximum and minimum return the second operand if either is NaN or if
+/// both are zeros, so that v stays what it is then.
 HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
                                       float_vector upper) noexcept {
-  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
-  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+  return hn::Min(upper, hn::Max(lower, v));
 }
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
@@ -17433,9 +17438,14 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 ///
 /// where the sum is one chain of fused multiply-adds in the order of k, beginning with the bias. B
 /// is stored in panels without groups: packed_b[(panel * K + k) * 16 + column].
+///
+/// Row i of A is at a + i * lda, or, if `rows` is not null, consists of `segments` segments of K /
+/// segments values each, of which segment s is at rows[s * m + i].
 struct gemm_f32_args {
   const float* a = nullptr;
   std::size_t lda = 0;
+  const float* const* rows = nullptr;
+  std::size_t segments = 1;
   const float* packed_b = nullptr;
   const float* bias = nullptr;  // readable up to the next multiple of panel_columns
   float* c = nullptr;
@@ -17449,9 +17459,16 @@ struct gemm_f32_args {
 ///   clamp(bias[c] + sum_t x_t[c] * weights[t * channel_stride + c], lower, upper)
 ///
 /// where x_t is what tap t reads (depthwise_run) and the sum is one chain of fused multiply-adds in
-/// the order of t, beginning with the bias.
+/// the order of t, beginning with the bias. The bias and each row of weights are readable up to the
+/// next multiple of panel_columns.
+///
+/// If row_taps is not 0, it divides the number of taps, and in runs of more than one pixel this
+/// many taps at a time read neighbouring pixels of the input:
+///
+///   taps[tap + t + i] = taps[tap + t] + i * channels   for t = 0, row_taps, ..., 0 <= i < row_taps
 struct depthwise_f32_args {
   depthwise_rows<float> rows;
+  std::size_t row_taps = 0;
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;
@@ -17519,10 +17536,13 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
     for (std::size_t row = 0; row < g.m; ++row) {
       float sum[panel_columns];
       std::memcpy(sum, g.bias + column, sizeof sum);
-      for (std::size_t k = 0; k < g.k; ++k) {
-        const float a = g.a[row * g.lda + k];
-        for (std::size_t j = 0; j < panel_columns; ++j) {
-          sum[j] = std::fma(a, panel[k * panel_columns + j], sum[j]);
+      const float* b = panel;
+      for (std::size_t s = 0; s < g.segments; ++s) {
+        const float* a = g.rows != nullptr ? g.rows[s * g.m + row] : g.a + row * g.lda;
+        for (std::size_t k = 0; k < g.k / g.segments; ++k, b += panel_columns) {
+          for (std::size_t j = 0; j < panel_columns; ++j) {
+            sum[j] = std::fma(a[k], b[j], sum[j]);
+          }
         }
       }
       for (std::size_t j = 0; j < columns; ++j) {
@@ -17607,23 +17627,29 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float* a[kRows];
   float_vector sum[kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    a[r] = g.a + (row + r) * g.lda;
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
     }
   }
   const float* b = g.packed_b + column * g.k;
   const std::size_t panel_stride = g.k * panel_columns;
-  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
-    float_vector bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] =
-          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
     }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      const float_vector av = hn::Set(df, a[r][k]);
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      float_vector bv[kVectors];
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        bv[v] =
+            hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+      }
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        const float_vector av = hn::Set(df, a[r][k]);
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        }
       }
     }
   }
@@ -17658,59 +17684,200 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   }
 }
 
+/// Multiplies kRows rows by the last panel, of which at most 8 columns count. Where vectors have 16
+/// lanes, those of 8 multiply the same rows in half the time.
+template <std::size_t kRows>
+HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
+                                   std::size_t column) noexcept {
+  const hn::CappedTag<float, panel_columns / 2> dh;
+  using half_vector = hn::Vec<hn::CappedTag<float, panel_columns / 2>>;
+  const float* a[kRows];
+  half_vector sum[kRows];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
+    sum[r] = hn::LoadU(dh, g.bias + column);
+  }
+  const float* b = g.packed_b + column * g.k;
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
+    }
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      const half_vector bv = hn::LoadU(dh, b);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        sum[r] = hn::MulAdd(hn::Set(dh, a[r][k]), bv, sum[r]);
+      }
+    }
+  }
+  const half_vector lower = hn::Set(dh, g.lower);
+  const half_vector upper = hn::Set(dh, g.upper);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
+               g.n - column);
+  }
+}
+
+/// Multiplies all rows by the last panel, of which at most 8 columns count.
+inline void gemm_f32_half_panel(const gemm_f32_args& g, std::size_t column) noexcept {
+  std::size_t row = 0;
+  for (; row + 8 <= g.m; row += 8) {
+    gemm_f32_half_tile<8>(g, row, column);
+  }
+  for (; row < g.m; ++row) {
+    gemm_f32_half_tile<1>(g, row, column);
+  }
+}
+
 inline void gemm_f32(const gemm_f32_args& g) noexcept {
   std::size_t column = 0;
   if constexpr (vectors_per_panel == 1) {
     for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
       gemm_f32_columns<4>(g, column);
     }
-    if (column + panel_columns < g.n) {
+    if (column + panel_columns + panel_columns / 2 < g.n) {
       gemm_f32_columns<2>(g, column);
       column += 2 * panel_columns;
     }
   }
   for (; column < g.n; column += panel_columns) {
+    if constexpr (vectors_per_panel == 1) {
+      if (g.n - column <= panel_columns / 2) {
+        gemm_f32_half_panel(g, column);
+        continue;
+      }
+    }
     gemm_f32_columns<1>(g, column);
   }
 }
 
-/// Computes one pixel of a depthwise product.
-HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
-                                    std::size_t offset, float* out) noexcept {
+/// Loads a vector of channels, or the first `count` of them if it is not whole.
+template <bool kWhole>
+HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noexcept {
   const float_tag df;
-  const float_vector lower = hn::Set(df, d.lower);
-  const float_vector upper = hn::Set(df, d.upper);
-  const std::size_t channels = d.rows.channels;
-  std::size_t c = 0;
-  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
-    float_vector sum0 = hn::LoadU(df, d.bias + c);
-    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      const float* x = tap[t] + offset + c;
-      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
-      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
-    }
-    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
+}
+
+/// Clamps a vector of sums and stores it as load_channels() loads.
+template <bool kWhole>
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+                               std::size_t count) noexcept {
+  const float_tag df;
+  const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
+  if constexpr (kWhole) {
+    hn::StoreU(y, df, to);
+  } else {
+    hn::StoreN(y, df, to, count);
   }
-  for (; c < channels; c += lanes) {
-    const std::size_t count = channels - c < lanes ? channels - c : lanes;
-    float_vector sum = hn::LoadN(df, d.bias + c, count);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+}
+
+/// Computes a vector of channels, from channel c on, of kPixels pixels of a run from pixel p on.
+/// The weights of a tap are loaded once for all of them, whose chains hide each other's latency.
+template <std::size_t kPixels, bool kWhole>
+HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwise_run& run,
+                                     std::size_t p, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t count = d.rows.channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  float_vector sum[kPixels];
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) { sum[i] = hn::LoadU(df, d.bias + c); }
+  const float* weights = d.weights + c;
+  for (std::size_t t = 0; t < d.rows.tap_count; ++t, weights += d.channel_stride) {
+    const float* x = d.rows.taps[run.tap + t] + p * step + c;
+    const float_vector w = hn::LoadU(df, weights);
+    DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+      sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
-    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+    store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
+  }
+}
+
+/// Computes a vector of channels of all pixels of a run.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_run(const depthwise_f32_args& d, const depthwise_run& run,
+                                  std::size_t c) noexcept {
+  std::size_t p = 0;
+  for (; p + 4 <= run.pixels; p += 4) {
+    depthwise_f32_pixels<4, kWhole>(d, run, p, c);
+  }
+  for (; p < run.pixels; ++p) {
+    depthwise_f32_pixels<1, kWhole>(d, run, p, c);
+  }
+}
+
+/// Pixels first .. end - 1 of a run, of filters of three rows of three taps that lie side by side
+/// (depthwise_f32_args::row_taps): the nine weights stay in registers.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise_run& run,
+                                    std::size_t first, std::size_t end, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t channels = d.rows.channels;
+  const std::size_t count = channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  const float_vector bias = hn::LoadU(df, d.bias + c);
+  float_vector w[9];
+  DETENT_UNROLL for (std::size_t t = 0; t < 9; ++t) {
+    w[t] = hn::LoadU(df, d.weights + t * d.channel_stride + c);
+  }
+  const float* x[3];
+  DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+    x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
+  }
+  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t p = first;
+  for (; p + 4 <= end; p += 4, to += 4 * channels) {
+    float_vector sum[4] = {bias, bias, bias, bias};
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+          sum[q] = hn::MulAdd(load_channels<kWhole>(x[r] + q * step + i * channels, count),
+                              w[3 * r + i], sum[q]);
+        }
+      }
+      x[r] += 4 * step;
+    }
+    DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+      store_channels<kWhole>(d, sum[q], to + q * channels, count);
+    }
+  }
+  for (; p < end; ++p, to += channels) {
+    float_vector sum = bias;
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        sum = hn::MulAdd(load_channels<kWhole>(x[r] + i * channels, count), w[3 * r + i], sum);
+      }
+      x[r] += step;
+    }
+    store_channels<kWhole>(d, sum, to, count);
   }
 }
 
 inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  const bool three = d.row_taps == 3 && d.rows.tap_count == 9;
   for (std::size_t r = 0; r < d.rows.run_count; ++r) {
     const depthwise_run& run = d.rows.runs[r];
-    for (std::size_t p = 0; p < run.pixels; ++p) {
-      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
-                          d.c + (run.pixel + p) * d.rows.channels);
+    std::size_t c = 0;
+    if (three && run.pixels > 1) {
+      constexpr std::size_t most = 40;
+      for (std::size_t p = 0; p < run.pixels; p += most) {
+        const std::size_t end = p + most < run.pixels ? p + most : run.pixels;
+        for (c = 0; c + lanes <= d.rows.channels; c += lanes) {
+          depthwise_f32_three<true>(d, run, p, end, c);
+        }
+        if (c < d.rows.channels) {
+          depthwise_f32_three<false>(d, run, p, end, c);
+        }
+      }
+      continue;
+    }
+    for (; c + lanes <= d.rows.channels; c += lanes) {
+      depthwise_f32_run<true>(d, run, c);
+    }
+    if (c < d.rows.channels) {
+      depthwise_f32_run<false>(d, run, c);
     }
   }
 }
@@ -17762,23 +17929,29 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float* a[kRows];
   float_vector sum[kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    a[r] = g.a + (row + r) * g.lda;
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
     }
   }
   const float* b = g.packed_b + column * g.k;
   const std::size_t panel_stride = g.k * panel_columns;
-  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
-    float_vector bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] =
-          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
     }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      const float_vector av = hn::Set(df, a[r][k]);
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      float_vector bv[kVectors];
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        bv[v] =
+            hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+      }
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        const float_vector av = hn::Set(df, a[r][k]);
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        }
       }
     }
   }
@@ -17813,59 +17986,200 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   }
 }
 
+/// Multiplies kRows rows by the last panel, of which at most 8 columns count. Where vectors have 16
+/// lanes, those of 8 multiply the same rows in half the time.
+template <std::size_t kRows>
+HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
+                                   std::size_t column) noexcept {
+  const hn::CappedTag<float, panel_columns / 2> dh;
+  using half_vector = hn::Vec<hn::CappedTag<float, panel_columns / 2>>;
+  const float* a[kRows];
+  half_vector sum[kRows];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
+    sum[r] = hn::LoadU(dh, g.bias + column);
+  }
+  const float* b = g.packed_b + column * g.k;
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
+    }
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      const half_vector bv = hn::LoadU(dh, b);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        sum[r] = hn::MulAdd(hn::Set(dh, a[r][k]), bv, sum[r]);
+      }
+    }
+  }
+  const half_vector lower = hn::Set(dh, g.lower);
+  const half_vector upper = hn::Set(dh, g.upper);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
+               g.n - column);
+  }
+}
+
+/// Multiplies all rows by the last panel, of which at most 8 columns count.
+inline void gemm_f32_half_panel(const gemm_f32_args& g, std::size_t column) noexcept {
+  std::size_t row = 0;
+  for (; row + 8 <= g.m; row += 8) {
+    gemm_f32_half_tile<8>(g, row, column);
+  }
+  for (; row < g.m; ++row) {
+    gemm_f32_half_tile<1>(g, row, column);
+  }
+}
+
 inline void gemm_f32(const gemm_f32_args& g) noexcept {
   std::size_t column = 0;
   if constexpr (vectors_per_panel == 1) {
     for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
       gemm_f32_columns<4>(g, column);
     }
-    if (column + panel_columns < g.n) {
+    if (column + panel_columns + panel_columns / 2 < g.n) {
       gemm_f32_columns<2>(g, column);
       column += 2 * panel_columns;
     }
   }
   for (; column < g.n; column += panel_columns) {
+    if constexpr (vectors_per_panel == 1) {
+      if (g.n - column <= panel_columns / 2) {
+        gemm_f32_half_panel(g, column);
+        continue;
+      }
+    }
     gemm_f32_columns<1>(g, column);
   }
 }
 
-/// Computes one pixel of a depthwise product.
-HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
-                                    std::size_t offset, float* out) noexcept {
+/// Loads a vector of channels, or the first `count` of them if it is not whole.
+template <bool kWhole>
+HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noexcept {
   const float_tag df;
-  const float_vector lower = hn::Set(df, d.lower);
-  const float_vector upper = hn::Set(df, d.upper);
-  const std::size_t channels = d.rows.channels;
-  std::size_t c = 0;
-  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
-    float_vector sum0 = hn::LoadU(df, d.bias + c);
-    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      const float* x = tap[t] + offset + c;
-      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
-      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
-    }
-    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
+}
+
+/// Clamps a vector of sums and stores it as load_channels() loads.
+template <bool kWhole>
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+                               std::size_t count) noexcept {
+  const float_tag df;
+  const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
+  if constexpr (kWhole) {
+    hn::StoreU(y, df, to);
+  } else {
+    hn::StoreN(y, df, to, count);
   }
-  for (; c < channels; c += lanes) {
-    const std::size_t count = channels - c < lanes ? channels - c : lanes;
-    float_vector sum = hn::LoadN(df, d.bias + c, count);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+}
+
+/// Computes a vector of channels, from channel c on, of kPixels pixels of a run from pixel p on.
+/// The weights of a tap are loaded once for all of them, whose chains hide each other's latency.
+template <std::size_t kPixels, bool kWhole>
+HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwise_run& run,
+                                     std::size_t p, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t count = d.rows.channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  float_vector sum[kPixels];
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) { sum[i] = hn::LoadU(df, d.bias + c); }
+  const float* weights = d.weights + c;
+  for (std::size_t t = 0; t < d.rows.tap_count; ++t, weights += d.channel_stride) {
+    const float* x = d.rows.taps[run.tap + t] + p * step + c;
+    const float_vector w = hn::LoadU(df, weights);
+    DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+      sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
-    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+    store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
+  }
+}
+
+/// Computes a vector of channels of all pixels of a run.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_run(const depthwise_f32_args& d, const depthwise_run& run,
+                                  std::size_t c) noexcept {
+  std::size_t p = 0;
+  for (; p + 4 <= run.pixels; p += 4) {
+    depthwise_f32_pixels<4, kWhole>(d, run, p, c);
+  }
+  for (; p < run.pixels; ++p) {
+    depthwise_f32_pixels<1, kWhole>(d, run, p, c);
+  }
+}
+
+/// Pixels first .. end - 1 of a run, of filters of three rows of three taps that lie side by side
+/// (depthwise_f32_args::row_taps): the nine weights stay in registers.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise_run& run,
+                                    std::size_t first, std::size_t end, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t channels = d.rows.channels;
+  const std::size_t count = channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  const float_vector bias = hn::LoadU(df, d.bias + c);
+  float_vector w[9];
+  DETENT_UNROLL for (std::size_t t = 0; t < 9; ++t) {
+    w[t] = hn::LoadU(df, d.weights + t * d.channel_stride + c);
+  }
+  const float* x[3];
+  DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+    x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
+  }
+  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t p = first;
+  for (; p + 4 <= end; p += 4, to += 4 * channels) {
+    float_vector sum[4] = {bias, bias, bias, bias};
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+          sum[q] = hn::MulAdd(load_channels<kWhole>(x[r] + q * step + i * channels, count),
+                              w[3 * r + i], sum[q]);
+        }
+      }
+      x[r] += 4 * step;
+    }
+    DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+      store_channels<kWhole>(d, sum[q], to + q * channels, count);
+    }
+  }
+  for (; p < end; ++p, to += channels) {
+    float_vector sum = bias;
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        sum = hn::MulAdd(load_channels<kWhole>(x[r] + i * channels, count), w[3 * r + i], sum);
+      }
+      x[r] += step;
+    }
+    store_channels<kWhole>(d, sum, to, count);
   }
 }
 
 inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  const bool three = d.row_taps == 3 && d.rows.tap_count == 9;
   for (std::size_t r = 0; r < d.rows.run_count; ++r) {
     const depthwise_run& run = d.rows.runs[r];
-    for (std::size_t p = 0; p < run.pixels; ++p) {
-      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
-                          d.c + (run.pixel + p) * d.rows.channels);
+    std::size_t c = 0;
+    if (three && run.pixels > 1) {
+      constexpr std::size_t most = 40;
+      for (std::size_t p = 0; p < run.pixels; p += most) {
+        const std::size_t end = p + most < run.pixels ? p + most : run.pixels;
+        for (c = 0; c + lanes <= d.rows.channels; c += lanes) {
+          depthwise_f32_three<true>(d, run, p, end, c);
+        }
+        if (c < d.rows.channels) {
+          depthwise_f32_three<false>(d, run, p, end, c);
+        }
+      }
+      continue;
+    }
+    for (; c + lanes <= d.rows.channels; c += lanes) {
+      depthwise_f32_run<true>(d, run, c);
+    }
+    if (c < d.rows.channels) {
+      depthwise_f32_run<false>(d, run, c);
     }
   }
 }
@@ -20694,6 +21008,10 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
+/// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
+/// the next.
+inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
+
 /// Runs product(rows, lda, group, block) for each block of pixels and each group. The left rows,
 /// lda values apart, are the input itself if is_matrix(), otherwise gathered windows; see
 /// pixel_reader for `row`.
@@ -20707,6 +21025,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
+      wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
     const std::size_t block = block_of_output(wanted, output);
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
@@ -25756,7 +26077,7 @@ class packed_float_filters {
  private:
   detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_floats> groups_;
-  std::vector<float> depthwise_;
+  detail::aligned_vector<float> depthwise_;
   detail::emptied_by_move<std::size_t> channel_stride_;
 };
 
@@ -25792,6 +26113,7 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     d.bias = filters.depthwise().data();
     d.lower = lower;
     d.upper = upper;
+    d.row_taps = w.dilation_width == 1 ? f.kernel_width : 0;
     std::vector<detail::tap_position> order;
     for (std::size_t t = 0; t < f.taps(); ++t) {
       order.push_back({t / f.kernel_width, t % f.kernel_width});
@@ -25807,24 +26129,39 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, f.kernel_width * f.group_in(), images,
-                              parallel,
+  const std::size_t row = f.kernel_width * f.group_in();
+  const auto multiply = [&](kernels::gemm_f32_args g, std::size_t group,
+                            const detail::output_block<float>& block) {
+    const packed_floats& weights = filters.groups()[group];
+    g.packed_b = weights.data().data();
+    g.bias = weights.bias().data();
+    g.c = block.data() + group * f.group_out();
+    g.ldc = f.out_channels;
+    g.m = block.count();
+    g.n = weights.columns();
+    g.k = weights.depth();
+    g.lower = lower;
+    g.upper = upper;
+    products.gemm_f32(g);
+  };
+  if (!detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 && row > 0) {
+    detail::for_segmented_blocks(
+        f, w, input.data(), 0.0F, row, images, parallel,
+        [&](const float* const* segments, const detail::output_block<float>& block) {
+          kernels::gemm_f32_args g;
+          g.rows = segments;
+          g.segments = f.kernel_height;
+          multiply(g, 0, block);
+        });
+    return;
+  }
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, parallel,
                               [&](const float* rows, std::size_t lda, std::size_t group,
                                   const detail::output_block<float>& block) {
-                                const packed_floats& weights = filters.groups()[group];
                                 kernels::gemm_f32_args g;
                                 g.a = rows;
                                 g.lda = lda;
-                                g.packed_b = weights.data().data();
-                                g.bias = weights.bias().data();
-                                g.c = block.data() + group * f.group_out();
-                                g.ldc = f.out_channels;
-                                g.m = block.count();
-                                g.n = weights.columns();
-                                g.k = weights.depth();
-                                g.lower = lower;
-                                g.upper = upper;
-                                products.gemm_f32(g);
+                                multiply(g, group, block);
                               });
 }
 
@@ -33686,6 +34023,377 @@ void dynamic_linear(matrix_view<F> lhs, const W& first, const W& second,
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_FUSED_DYNAMIC_LINEAR_HPP
+// ---- detent/maxima.hpp ----
+// max_of_rows(): the largest of several rows, column by column, of floats or 8-bit integers. A max
+// pool over channels-last images takes the pixels under a window as rows.
+#ifndef DETENT_MAXIMA_HPP
+#define DETENT_MAXIMA_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// ---- detent/kernels/definitions/maxima.hpp ----
+// The tables of the family of maxima.
+#ifndef DETENT_KERNELS_DEFINITIONS_MAXIMA_HPP
+#define DETENT_KERNELS_DEFINITIONS_MAXIMA_HPP
+
+// ---- detent/kernels/maxima.hpp ----
+// The family of maxima: the largest of several rows, column by column, as max pools need them.
+#ifndef DETENT_KERNELS_MAXIMA_HPP
+#define DETENT_KERNELS_MAXIMA_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// Arguments of max_of_rows: for p < pixels and i < columns, out[p * columns + i] is the largest of
+/// rows[0][p * step + i], ..., rows[row_count - 1][p * step + i], as reference::larger takes them
+/// one after the other. `out` overlaps no row.
+template <class T>
+struct max_of_rows_args {
+  const T* const* rows = nullptr;
+  std::size_t row_count = 0;  // not 0
+  std::size_t columns = 0;
+  std::size_t pixels = 0, step = 0;
+  T* out = nullptr;
+};
+
+/// The kernels of maxima. T: float, std::uint8_t or std::int8_t.
+template <class T>
+struct maximum_kernels {
+  void (*max_of_rows)(const max_of_rows_args<T>& args) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const maximum_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_MAXIMA_HPP
+
+#if DETENT_DEFINES_KERNELS
+
+// ---- detent/kernels/portable/maxima.hpp ----
+// Maxima in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_MAXIMA_HPP
+#define DETENT_KERNELS_PORTABLE_MAXIMA_HPP
+
+#include <algorithm>
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+template <class T>
+void max_of_rows(const max_of_rows_args<T>& a) noexcept {
+  for (std::size_t p = 0; p < a.pixels; ++p) {
+    T* out = a.out + p * a.columns;
+    std::copy_n(a.rows[0] + p * a.step, a.columns, out);
+    for (std::size_t r = 1; r < a.row_count; ++r) {
+      const T* row = a.rows[r] + p * a.step;
+      for (std::size_t i = 0; i < a.columns; ++i) {
+        out[i] = row[i] > out[i] || row[i] != row[i] ? row[i] : out[i];
+      }
+    }
+  }
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_MAXIMA_HPP
+#if DETENT_WITH_HIGHWAY
+// ---- detent/kernels/vector/maxima-inl.hpp ----
+// Maxima: the largest of several rows, a few vectors of columns at a time.
+
+#ifndef DETENT_KERNELS_VECTOR_MAXIMA_INL_HPP
+#define DETENT_KERNELS_VECTOR_MAXIMA_INL_HPP
+
+#include <cstddef>
+#include <type_traits>
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_target-inl.hpp ----
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
+//
+//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   ... #includes: all that the text needs ...
+//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
+//   #include <detent/kernels/vector/for_each_target-inl.hpp>
+//   #endif
+//   #ifdef DETENT_KERNELS_TEXT
+//   ... the text, in namespace HWY_NAMESPACE ...
+//   #include <detent/kernels/vector/end_text-inl.hpp>
+//   #endif
+//
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
+//
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// reference::larger. Of two operands, x86's maximum returns the second one if either is NaN or if
+/// both are zeros.
+template <class V>
+HWY_INLINE V larger(V best, V x) noexcept {
+  const V chosen = hn::Max(x, best);
+  if constexpr (std::is_same_v<hn::TFromV<V>, float>) {
+    return hn::IfThenElse(hn::IsNaN(x), x, chosen);
+  } else {
+    return chosen;
+  }
+}
+
+/// The largest of all rows in kVectors vectors of columns from `column` on, for pixel p.
+template <std::size_t kVectors, class D, class T>
+HWY_INLINE void max_of_vectors(D d, const max_of_rows_args<T>& a, std::size_t p,
+                               std::size_t column) noexcept {
+  const std::size_t width = hn::Lanes(d);
+  const std::size_t offset = p * a.step + column;
+  hn::Vec<D> best[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    best[v] = hn::LoadU(d, a.rows[0] + offset + v * width);
+  }
+  for (std::size_t r = 1; r < a.row_count; ++r) {
+    const T* row = a.rows[r] + offset;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      best[v] = larger(best[v], hn::LoadU(d, row + v * width));
+    }
+  }
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    hn::StoreU(best[v], d, a.out + p * a.columns + column + v * width);
+  }
+}
+
+template <class T>
+void max_of_rows(const max_of_rows_args<T>& a) noexcept {
+  const hn::ScalableTag<T> d;
+  constexpr std::size_t width = hn::MaxLanes(hn::ScalableTag<T>{});
+  // Fewer columns than a vector has, then half as many, and single ones.
+  constexpr std::size_t few = 32 / sizeof(T) < width ? 32 / sizeof(T) : 16 / sizeof(T);
+  for (std::size_t p = 0; p < a.pixels; ++p) {
+    std::size_t column = 0;
+    for (; column + 4 * width <= a.columns; column += 4 * width) {
+      max_of_vectors<4>(d, a, p, column);
+    }
+    for (; column + width <= a.columns; column += width) {
+      max_of_vectors<1>(d, a, p, column);
+    }
+    for (; column + few <= a.columns; column += few) {
+      max_of_vectors<1>(hn::FixedTag<T, few>{}, a, p, column);
+    }
+    for (; column + few / 2 <= a.columns; column += few / 2) {
+      max_of_vectors<1>(hn::FixedTag<T, few / 2>{}, a, p, column);
+    }
+    for (; column < a.columns; ++column) {
+      max_of_vectors<1>(hn::FixedTag<T, 1>{}, a, p, column);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// reference::larger. Of two operands, x86's maximum returns the second one if either is NaN or if
+/// both are zeros.
+template <class V>
+HWY_INLINE V larger(V best, V x) noexcept {
+  const V chosen = hn::Max(x, best);
+  if constexpr (std::is_same_v<hn::TFromV<V>, float>) {
+    return hn::IfThenElse(hn::IsNaN(x), x, chosen);
+  } else {
+    return chosen;
+  }
+}
+
+/// The largest of all rows in kVectors vectors of columns from `column` on, for pixel p.
+template <std::size_t kVectors, class D, class T>
+HWY_INLINE void max_of_vectors(D d, const max_of_rows_args<T>& a, std::size_t p,
+                               std::size_t column) noexcept {
+  const std::size_t width = hn::Lanes(d);
+  const std::size_t offset = p * a.step + column;
+  hn::Vec<D> best[kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    best[v] = hn::LoadU(d, a.rows[0] + offset + v * width);
+  }
+  for (std::size_t r = 1; r < a.row_count; ++r) {
+    const T* row = a.rows[r] + offset;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      best[v] = larger(best[v], hn::LoadU(d, row + v * width));
+    }
+  }
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    hn::StoreU(best[v], d, a.out + p * a.columns + column + v * width);
+  }
+}
+
+template <class T>
+void max_of_rows(const max_of_rows_args<T>& a) noexcept {
+  const hn::ScalableTag<T> d;
+  constexpr std::size_t width = hn::MaxLanes(hn::ScalableTag<T>{});
+  // Fewer columns than a vector has, then half as many, and single ones.
+  constexpr std::size_t few = 32 / sizeof(T) < width ? 32 / sizeof(T) : 16 / sizeof(T);
+  for (std::size_t p = 0; p < a.pixels; ++p) {
+    std::size_t column = 0;
+    for (; column + 4 * width <= a.columns; column += 4 * width) {
+      max_of_vectors<4>(d, a, p, column);
+    }
+    for (; column + width <= a.columns; column += width) {
+      max_of_vectors<1>(d, a, p, column);
+    }
+    for (; column + few <= a.columns; column += few) {
+      max_of_vectors<1>(hn::FixedTag<T, few>{}, a, p, column);
+    }
+    for (; column + few / 2 <= a.columns; column += few / 2) {
+      max_of_vectors<1>(hn::FixedTag<T, few / 2>{}, a, p, column);
+    }
+    for (; column < a.columns; ++column) {
+      max_of_vectors<1>(hn::FixedTag<T, 1>{}, a, p, column);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+template <class T>
+const maximum_kernels<T>* maximum_kernels<T>::of(target t) noexcept {
+  switch (t) {
+#define DETENT_ROW(id, vectors, products, depthwise) \
+  case target::id: {                                 \
+    static constexpr maximum_kernels<T> kernels = {  \
+        .max_of_rows = &vectors::max_of_rows<T>,     \
+    };                                               \
+    return &kernels;                                 \
+  }
+    DETENT_FOR_EACH_TARGET(DETENT_ROW)
+#undef DETENT_ROW
+    default:
+      return nullptr;
+  }
+}
+
+#if defined(DETENT_COMPILE_KERNELS)
+template struct maximum_kernels<float>;
+template struct maximum_kernels<std::uint8_t>;
+template struct maximum_kernels<std::int8_t>;
+#endif
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_DEFINES_KERNELS
+#endif  // DETENT_KERNELS_DEFINITIONS_MAXIMA_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+/// Computes out[i] = the largest of rows[0][i], rows[1][i], ... for each i, as reference::larger
+/// takes them one after the other: once one of them is NaN, the result is the last NaN; of equal
+/// zeros, the first one stays. T is float, std::uint8_t or std::int8_t. The bits are the same on
+/// every target.
+///
+/// `rows` holds the address of each row. With more than one of `pixels`, the same is done for each:
+/// out has out.size() / pixels elements for each pixel, and pixel p reads the rows from element p *
+/// step on. `out` must not overlap what is read. Throws invalid_argument if there are no rows, or
+/// for a null address if out is not empty; shape_mismatch if out.size() is not a multiple of
+/// pixels. Thread-safe.
+template <class T>
+requires std::same_as<T, float> || std::same_as<T, std::uint8_t> || std::same_as<T, std::int8_t>
+void max_of_rows(std::span<const T* const> rows, std::span<T> out, std::size_t pixels = 1,
+                 std::size_t step = 0) {
+  require(!rows.empty(), error_kind::invalid_argument, "max_of_rows: no rows");
+  if (out.empty()) {
+    return;
+  }
+  require(pixels > 0 && out.size() % pixels == 0, error_kind::shape_mismatch,
+          "max_of_rows: ", out.size(), " outputs for ", pixels, " pixels");
+  bool present = out.data() != nullptr;
+  for (const T* row : rows) {
+    present = present && row != nullptr;
+  }
+  require(present, error_kind::invalid_argument, "max_of_rows: null data");
+  detail::active<kernels::maximum_kernels<T>>().max_of_rows(
+      {rows.data(), rows.size(), out.size() / pixels, pixels, step, out.data()});
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_MAXIMA_HPP
 // ---- detent/observer_registry.hpp ----
 // Observers by name: observer_registry holds a factory for each name, and default_observers() those
 // of this library and those that reproduce other tools. A copy of it takes observers of your own:

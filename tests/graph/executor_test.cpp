@@ -3,6 +3,7 @@
 // keep what a model computes.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -201,6 +202,50 @@ TEST_CASE("executor: the observer sees every value, and results do not depend on
   REQUIRE(seen.size() == 3);
   CHECK(test::difference(seen[relu].data<float>(), quiet[0].data<float>()) == "");
   CHECK(seen[conv].dims() == shape{1, 4, 3, 3});
+}
+
+TEST_CASE("executor: values are joined in the order in which convolutions leave them") {
+  // Along each axis: results of convolutions, which are channels last, with each other and with an
+  // input, which is not; the input has more elements than the others, or fewer.
+  test::random_source random(71);
+  for (const std::size_t axis : {0U, 1U, 2U, 3U}) {
+    for (const std::int64_t extent : {1, 9}) {
+      model_builder b;
+      const shape image{2, 3, 4, 5};
+      const std::string x = b.input("x", image);
+      shape plain = image;
+      plain[axis] = extent;
+      const std::string y = b.input("y", plain);
+      std::vector<std::string> parts;
+      for (const char* name : {"first", "second"}) {
+        parts.push_back(
+            b.add("Conv", {x, b.constant(name, random_floats(random, {3, 3, 1, 1}, -1.0F, 1.0F))}));
+      }
+      parts.push_back(y);
+      parts.push_back(parts[0]);
+      const std::string joined =
+          b.add("Concat", parts, {{"axis", number(static_cast<std::int64_t>(axis))}});
+      b.output(joined);
+      const graph::model m = b.get();
+      const tensors inputs{{"x", random_floats(random, image, -1.0F, 1.0F)},
+                           {"y", random_floats(random, plain, -1.0F, 1.0F)}};
+      std::vector<std::vector<float>> values;
+      for (const std::string& part : parts) {
+        values.push_back(part == y ? values_of<float>(inputs.at("y")) : value_of(m, part, inputs));
+      }
+      std::vector<float> expected;
+      const std::size_t rows = graph::ops::product(image, 0, axis);
+      for (std::size_t row = 0; row < rows; ++row) {
+        for (const std::vector<float>& v : values) {
+          const auto length = static_cast<std::ptrdiff_t>(v.size() / rows);
+          const auto begin = v.begin() + static_cast<std::ptrdiff_t>(row) * length;
+          expected.insert(expected.end(), begin, begin + length);
+        }
+      }
+      INFO("axis ", axis, ", extent ", extent);
+      CHECK(test::difference(run(m, inputs).at(0), expected) == "");
+    }
+  }
 }
 
 TEST_CASE("executor: an output that is an input or a constant") {

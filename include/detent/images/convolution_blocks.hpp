@@ -186,6 +186,10 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
+/// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
+/// the next.
+inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
+
 /// Runs product(rows, lda, group, block) for each block of pixels and each group. The left rows,
 /// lda values apart, are the input itself if is_matrix(), otherwise gathered windows; see
 /// pixel_reader for `row`.
@@ -199,6 +203,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
+    }
+    if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
+      wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
     const std::size_t block = block_of_output(wanted, output);
     for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,

@@ -19,9 +19,14 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 ///
 /// where the sum is one chain of fused multiply-adds in the order of k, beginning with the bias. B
 /// is stored in panels without groups: packed_b[(panel * K + k) * 16 + column].
+///
+/// Row i of A is at a + i * lda, or, if `rows` is not null, consists of `segments` segments of K /
+/// segments values each, of which segment s is at rows[s * m + i].
 struct gemm_f32_args {
   const float* a = nullptr;
   std::size_t lda = 0;
+  const float* const* rows = nullptr;
+  std::size_t segments = 1;
   const float* packed_b = nullptr;
   const float* bias = nullptr;  // readable up to the next multiple of panel_columns
   float* c = nullptr;
@@ -35,9 +40,16 @@ struct gemm_f32_args {
 ///   clamp(bias[c] + sum_t x_t[c] * weights[t * channel_stride + c], lower, upper)
 ///
 /// where x_t is what tap t reads (depthwise_run) and the sum is one chain of fused multiply-adds in
-/// the order of t, beginning with the bias.
+/// the order of t, beginning with the bias. The bias and each row of weights are readable up to the
+/// next multiple of panel_columns.
+///
+/// If row_taps is not 0, it divides the number of taps, and in runs of more than one pixel this
+/// many taps at a time read neighbouring pixels of the input:
+///
+///   taps[tap + t + i] = taps[tap + t] + i * channels   for t = 0, row_taps, ..., 0 <= i < row_taps
 struct depthwise_f32_args {
   depthwise_rows<float> rows;
+  std::size_t row_taps = 0;
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;

@@ -20,6 +20,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/copying.hpp>
+#include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/parallel.hpp>
 
@@ -151,6 +152,35 @@ inline void run_transpose(operator_context& c) {
 
 // ---- Concat and Split
 
+/// Whether a concatenation of the inputs `first`, `first` + `step`, ... is done in channels-last
+/// order: more of their elements are stored in it than in the order of dimensions.
+[[nodiscard]] inline bool is_channels_last_concat(const operator_context& c, std::size_t first = 0,
+                                                  std::size_t step = 1) {
+  std::size_t last = 0;
+  std::size_t plain = 0;
+  for (std::size_t i = first; i < c.input_count(); i += step) {
+    (c.inputs[i].channels_last() ? last : plain) += c.inputs[i].count();
+  }
+  return last > plain;
+}
+
+/// An axis of a tensor that has elements, where they are stored: `outer` rows of `row` elements, of
+/// which each has the whole axis.
+struct stored_axis {
+  std::size_t outer, row;
+
+  stored_axis(const tensor& t, std::size_t axis) {
+    shape stored = t.dims();
+    std::size_t place = axis;
+    if (t.channels_last()) {
+      std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
+      place = axis == 0 ? 0 : axis == 1 ? stored.size() - 1 : axis - 1;
+    }
+    outer = product(stored, 0, place);
+    row = t.count() / outer;
+  }
+};
+
 inline void infer_concat(operator_context& c) {
   const tensor& first = c.input(0);
   c.require(c.n().find("axis") != nullptr, "no attribute axis");
@@ -169,6 +199,7 @@ inline void infer_concat(operator_context& c) {
               " and ", shown(in.dims()), " do not fit on axis ", axis);
   }
   c.set_output(0, first.type(), std::move(dims));
+  c.outputs[0].set_channels_last(is_channels_last_concat(c));
 }
 inline void run_concat(operator_context& c) {
   if (c.input_count() == 1) {
@@ -179,17 +210,18 @@ inline void run_concat(operator_context& c) {
   if (out.count() == 0) {
     return;
   }
-  const std::size_t axis = c.axis(c.n().get_int("axis", 0), out.rank());
-  const std::size_t outer = product(out.dims(), 0, axis);
-  const std::size_t out_row = out.count() / outer;
+  const bool channels_last = out.channels_last();
+  const stored_axis at(out, c.axis(c.n().get_int("axis", 0), out.rank()));
   std::byte* to = out.mutable_raw();
   for (std::size_t i = 0; i < c.input_count(); ++i) {
-    const tensor& in = c.input(i);
-    const std::size_t row = in.count() / outer;
-    copy_elements(in.raw(), to, element_size(in.type()),
-                  {{outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(out_row)},
-                   {row, 1, 1}},
-                  c.parallel);
+    const tensor in =
+        channels_last ? to_channels_last(c.input(i), c.allocate) : to_plain(c.input(i), c.allocate);
+    const std::size_t row = in.count() / at.outer;
+    copy_elements(
+        in.raw(), to, element_size(in.type()),
+        {{at.outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(at.row)},
+         {row, 1, 1}},
+        c.parallel);
     to += row * element_size(in.type());
   }
 }
@@ -623,8 +655,8 @@ inline void run_depth_to_space(operator_context& c) {
 inline constexpr operator_definition movement_operators[] = {
     {"", "Transpose", 1, 1, layout_support::any, movement::infer_transpose, movement::run_transpose,
      true},
-    {"", "Concat", 1, any_number, layout_support::plain, movement::infer_concat,
-     movement::run_concat, true},
+    {"", "Concat", 1, any_number, layout_support::any, movement::infer_concat, movement::run_concat,
+     true},
     {"", "Split", 1, 2, layout_support::plain, movement::infer_split, movement::run_split},
     {"", "Slice", 1, 5, layout_support::plain, movement::infer_slice, movement::run_slice},
     {"", "Pad", 1, 4, layout_support::plain, movement::infer_pad, movement::run_pad},

@@ -15,6 +15,7 @@
 #include <limits>
 #include <memory_resource>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,10 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
+#include <detent/maxima.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantized_elementwise.hpp>
+#include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -35,21 +38,24 @@ class pool_windows {
  public:
   pool_windows(const operator_context& c, const shape& in, const shape& out,
                const window_attributes& w)
-      : rank_(w.rank()), memory_(c.memory) {
-    c.require_supported(rank_ <= 3, "no code for ", rank_, " spatial axes");
-    for (std::size_t i = 0; i < rank_; ++i) {
-      const std::size_t j = 3 - rank_ + i;  // missing axes come first and have extent 1
+      : memory_(c.memory), places_{places(c.memory), places(c.memory), places(c.memory)} {
+    c.require_supported(w.rank() <= 3, "no code for ", w.rank(), " spatial axes");
+    for (std::size_t i = 0; i < w.rank(); ++i) {
+      const std::size_t j = 3 - w.rank() + i;  // missing axes come first and have extent 1
       in_[j] = in[i + 2];
-      out_[j] = out[i + 2];
       kernel_[j] = w.kernel[i];
-      stride_[j] = w.strides[i];
       dilation_[j] = w.dilations[i];
-      pad_[j] = w.pads_begin[i];
-      end_[j] = w.pads_end[i];
+      find_places(j, out[i + 2], w.strides[i], w.pads_begin[i], w.pads_end[i]);
+    }
+    step_ = static_cast<std::size_t>(w.rank() > 0 ? w.strides.back() : 1);
+    for (std::size_t j = 0; j + w.rank() < 3; ++j) {
+      find_places(j, 1, 1, 0, 0);
     }
   }
 
-  [[nodiscard]] std::size_t in_pixels() const { return count(in_); }
+  [[nodiscard]] std::size_t in_pixels() const {
+    return static_cast<std::size_t>(in_[0] * in_[1] * in_[2]);
+  }
   /// The largest number of pixels that a window covers.
   [[nodiscard]] std::size_t most_taps() const {
     std::size_t taps = 1;
@@ -58,67 +64,109 @@ class pool_windows {
     }
     return taps;
   }
-  [[nodiscard]] std::size_t out_pixels() const { return count(out_); }
+  [[nodiscard]] std::size_t out_pixels() const {
+    return places_[0].size() * places_[1].size() * places_[2].size();
+  }
 
   /// Calls each(pixel, taps, padded) for the output pixels [begin, end): `taps` are the input
   /// pixels under the window, in row-major order, and `padded` is the number of places of the
   /// window that lie within the input or its padding.
   template <class Each>
   void for_each(std::size_t begin, std::size_t end, const Each& each) const {
+    for_each_run(begin, end, 1,
+                 [&](std::size_t pixel, std::size_t /*pixels*/, std::span<const std::size_t> taps,
+                     std::size_t padded) { each(pixel, taps, padded); });
+  }
+
+  /// Calls each(pixel, pixels, taps, padded) for runs of neighbouring output pixels, which together
+  /// are [begin, end): `pixels` are at most `longest`, and what pixel + i reads is step() * i
+  /// behind `taps`, which pixel reads.
+  template <class Each>
+  void for_each_run(std::size_t begin, std::size_t end, std::size_t longest,
+                    const Each& each) const {
+    if (begin >= end) {
+      return;
+    }
     std::pmr::vector<std::size_t> taps(memory_);
-    for (std::size_t pixel = begin; pixel < end; ++pixel) {
-      const auto p = static_cast<std::int64_t>(pixel);
-      const std::int64_t start[3] = {p / (out_[1] * out_[2]) * stride_[0] - pad_[0],
-                                     p / out_[2] % out_[1] * stride_[1] - pad_[1],
-                                     p % out_[2] * stride_[2] - pad_[2]};
-      // The first place of the window along each axis that is inside the input, and the one behind
-      // the last. A window may have far more places than the input has pixels.
-      std::int64_t first[3];
-      std::int64_t last[3];
-      std::size_t padded = 1;
-      for (std::size_t i = 0; i < 3; ++i) {
-        first[i] = (std::min)(places_before(i, start[i], 0), kernel_[i]);
-        last[i] = (std::min)(places_before(i, start[i], in_[i]), kernel_[i]);
-        // Places behind the padding exist only in ceil mode and are never counted.
-        padded *= static_cast<std::size_t>(
-            (std::min)(places_before(i, start[i], in_[i] + end_[i]), kernel_[i]));
-      }
+    std::size_t x = begin % places_[2].size();
+    std::size_t y = begin / places_[2].size() % places_[1].size();
+    std::size_t z = begin / places_[2].size() / places_[1].size();
+    for (std::size_t pixel = begin; pixel < end;) {
+      const place& plane = places_[0][z];
+      const place& line = places_[1][y];
+      const place& column = places_[2][x];
       taps.clear();
-      for (std::int64_t z = first[0]; z < last[0]; ++z) {
-        const std::int64_t iz = start[0] + z * dilation_[0];
-        for (std::int64_t y = first[1]; y < last[1]; ++y) {
-          const std::int64_t iy = start[1] + y * dilation_[1];
-          for (std::int64_t x = first[2]; x < last[2]; ++x) {
-            const std::int64_t ix = start[2] + x * dilation_[2];
+      for (std::int64_t iz = plane.first; iz < plane.last; iz += dilation_[0]) {
+        for (std::int64_t iy = line.first; iy < line.last; iy += dilation_[1]) {
+          for (std::int64_t ix = column.first; ix < column.last; ix += dilation_[2]) {
             taps.push_back(static_cast<std::size_t>((iz * in_[1] + iy) * in_[2] + ix));
           }
         }
       }
-      each(pixel, std::span<const std::size_t>(taps), padded);
+      const std::size_t pixels = (std::min)({column.run, longest, end - pixel});
+      each(pixel, pixels, std::span<const std::size_t>(taps),
+           plane.padded * line.padded * column.padded);
+      pixel += pixels;
+      x += pixels;
+      if (x == places_[2].size()) {
+        x = 0;
+        if (++y == places_[1].size()) {
+          y = 0;
+          ++z;
+        }
+      }
+    }
+  }
+  /// Pixels of the input between the windows of a run.
+  [[nodiscard]] std::size_t step() const noexcept { return step_; }
+
+ private:
+  /// Where a window stands along an axis.
+  struct place {
+    std::int64_t first, last;  // the first index of the input under the window, the end of them
+    std::size_t padded;        // how many of its taps lie within the input or its padding
+    std::size_t run = 1;       // how many windows from this one on read the same way
+  };
+  using places = std::pmr::vector<place>;
+
+  /// Finds the places of the windows along axis i.
+  void find_places(std::size_t i, std::int64_t out, std::int64_t stride, std::int64_t pad_begin,
+                   std::int64_t pad_end) {
+    places_[i].reserve(static_cast<std::size_t>(out));
+    for (std::int64_t o = 0; o < out; ++o) {
+      const std::int64_t start = o * stride - pad_begin;
+      // A window may have far more taps than the input has pixels.
+      const std::int64_t first = (std::min)(taps_before(i, start, 0), kernel_[i]);
+      const std::int64_t last = (std::min)(taps_before(i, start, in_[i]), kernel_[i]);
+      // Taps behind the padding exist only in ceil mode and are never counted.
+      const std::int64_t padded = (std::min)(taps_before(i, start, in_[i] + pad_end), kernel_[i]);
+      const std::int64_t begin = start + first * dilation_[i];
+      const std::int64_t end = first < last ? start + (last - 1) * dilation_[i] + 1 : begin;
+      places_[i].push_back({begin, end, static_cast<std::size_t>(padded)});
+    }
+    for (std::size_t o = places_[i].size(); o-- > 1;) {
+      place& before = places_[i][o - 1];
+      const place& after = places_[i][o];
+      if (after.first == before.first + stride && after.last == before.last + stride &&
+          after.padded == before.padded) {
+        before.run = after.run + 1;
+      }
     }
   }
 
- private:
-  /// The number of places of a window that starts at `start` along axis i before index `end`, if
-  /// the window had no end.
-  [[nodiscard]] std::int64_t places_before(std::size_t i, std::int64_t start,
-                                           std::int64_t end) const {
+  /// The number of taps of a window that starts at `start` along axis i before index `end`, if the
+  /// window had no end.
+  [[nodiscard]] std::int64_t taps_before(std::size_t i, std::int64_t start,
+                                         std::int64_t end) const {
     return end <= start ? 0 : (end - start + dilation_[i] - 1) / dilation_[i];
   }
 
-  static std::size_t count(const std::int64_t (&extent)[3]) {
-    return static_cast<std::size_t>(extent[0] * extent[1] * extent[2]);
-  }
-
-  std::size_t rank_;
   std::pmr::memory_resource* memory_;
   std::int64_t in_[3] = {1, 1, 1};
-  std::int64_t out_[3] = {1, 1, 1};
   std::int64_t kernel_[3] = {1, 1, 1};
-  std::int64_t stride_[3] = {1, 1, 1};
   std::int64_t dilation_[3] = {1, 1, 1};
-  std::int64_t pad_[3] = {0, 0, 0};
-  std::int64_t end_[3] = {0, 0, 0};
+  std::size_t step_ = 1;
+  places places_[3];
 };
 
 inline void infer_pool(operator_context& c) {
@@ -163,12 +211,26 @@ struct image_size {
       : batch(static_cast<std::size_t>(t.dim(0))), channels(static_cast<std::size_t>(t.dim(1))) {}
 };
 
-/// best[i] = max(best[i], from[i]) for i < n. Once best[i] or from[i] is NaN, best[i] is and stays
-/// NaN.
+/// Computes the largest of rows for each of `pixels` pixels as max_of_rows() does; the lowest value
+/// if there are no rows.
 template <class T>
-void take_larger(const T* from, std::size_t n, T* best) {
-  for (std::size_t i = 0; i < n; ++i) {
-    best[i] = from[i] > best[i] || from[i] != from[i] ? from[i] : best[i];
+void largest_of_rows(std::span<const T* const> rows, std::span<T> out, std::size_t pixels,
+                     std::size_t step) {
+  if (rows.empty()) {
+    std::fill(out.begin(), out.end(),
+              std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                   : std::numeric_limits<T>::lowest());
+  } else if constexpr (std::is_same_v<T, double>) {
+    const std::size_t columns = out.size() / pixels;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t from = i / columns * step + i % columns;
+      out[i] = rows[0][from];
+      for (const T* row : rows.subspan(1)) {
+        out[i] = reference::larger(out[i], row[from]);
+      }
+    }
+  } else {
+    max_of_rows(rows, out, pixels, step);
   }
 }
 
@@ -186,18 +248,20 @@ inline void run_max_pool(operator_context& c) {
     T* out = y.mutable_data<T>().data();
     for_image_slices(c, size.batch, windows.out_pixels(),
                      [&](std::size_t n, std::size_t first, std::size_t last) {
-                       windows.for_each(
-                           first, last,
-                           [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t) {
-                             T* to = out + (n * windows.out_pixels() + pixel) * size.channels;
-                             constexpr T lowest = std::numeric_limits<T>::has_infinity
-                                                      ? -std::numeric_limits<T>::infinity()
-                                                      : std::numeric_limits<T>::lowest();
-                             std::fill_n(to, size.channels, lowest);
+                       std::pmr::vector<const T*> rows(c.memory);
+                       windows.for_each_run(
+                           first, last, last - first,
+                           [&](std::size_t pixel, std::size_t pixels,
+                               std::span<const std::size_t> taps, std::size_t) {
+                             rows.clear();
                              for (const std::size_t tap : taps) {
-                               take_larger(in + (n * windows.in_pixels() + tap) * size.channels,
-                                           size.channels, to);
+                               rows.push_back(in + (n * windows.in_pixels() + tap) * size.channels);
                              }
+                             largest_of_rows(
+                                 std::span<const T* const>(rows),
+                                 std::span(out + (n * windows.out_pixels() + pixel) * size.channels,
+                                           pixels * size.channels),
+                                 pixels, windows.step() * size.channels);
                            });
                      });
     if (!c.has_output(1)) {
@@ -331,12 +395,13 @@ inline void run_global_max(operator_context& c) {
   for_type(c, pool_types{}, x.type(), [&]<class T>() {
     const T* in = x.data<T>().data();
     T* out = y.mutable_data<T>().data();
+    std::pmr::vector<const T*> rows(pixels, c.memory);
     for (std::size_t n = 0; n < size.batch && pixels > 0; ++n) {
-      T* to = out + n * size.channels;
-      std::copy_n(in + n * pixels * size.channels, size.channels, to);
-      for (std::size_t p = 1; p < pixels; ++p) {
-        take_larger(in + (n * pixels + p) * size.channels, size.channels, to);
+      for (std::size_t p = 0; p < pixels; ++p) {
+        rows[p] = in + (n * pixels + p) * size.channels;
       }
+      largest_of_rows(std::span<const T* const>(rows),
+                      std::span(out + n * size.channels, size.channels), 1, 0);
     }
   });
 }

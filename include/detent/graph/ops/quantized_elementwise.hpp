@@ -24,7 +24,9 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/movement.hpp>
 #include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -185,22 +187,21 @@ inline void infer_quantized_concat(operator_context& c) {
     dims[axis] += piece[axis];
   }
   c.set_output(0, c.has_input(1) ? c.inputs[1].type() : c.inputs[2].type(), std::move(dims));
+  c.outputs[0].set_channels_last(movement::is_channels_last_concat(c, 2, 3));
 }
 
 inline void run_quantized_concat(operator_context& c) {
   const quant_params to = read_params(c, 0, 1);
   tensor& y = c.make_output(0);
-  const std::size_t axis = c.axis(c.n().get_int("axis", 1), y.rank());
-  std::size_t inner = 1;
-  for (std::size_t i = axis + 1; i < y.rank(); ++i) {
-    inner *= static_cast<std::size_t>(y.dim(i));
+  if (y.count() == 0) {
+    return;
   }
-  const std::size_t row = static_cast<std::size_t>(y.dim(axis)) * inner;
-  const std::size_t rows = row == 0 ? 0 : y.count() / row;
-  std::size_t offset = 0;
+  const movement::stored_axis at(y, c.axis(c.n().get_int("axis", 1), y.rank()));
+  std::byte* out = y.mutable_raw();
   for (std::size_t i = 2; i < c.input_count(); i += 3) {
     const quant_params from = read_params(c, i + 1, i + 2);
-    tensor piece = c.inputs[i];
+    tensor piece = y.channels_last() ? to_channels_last(c.inputs[i], c.allocate)
+                                     : to_plain(c.inputs[i], c.allocate);
     if (from != to || piece.type() != y.type()) {
       tensor converted(y.type(), piece.dims());
       converted.set_storage(c.allocate(converted.bytes()));
@@ -208,11 +209,13 @@ inline void run_quantized_concat(operator_context& c) {
                   converted.mutable_raw());
       piece = converted;
     }
-    const std::size_t run = static_cast<std::size_t>(piece.dim(axis)) * inner;
-    for (std::size_t r = 0; r < rows; ++r) {
-      std::copy_n(piece.raw() + r * run, run, y.mutable_raw() + r * row + offset);
-    }
-    offset += run;
+    const std::size_t row = piece.count() / at.outer;
+    copy_elements(
+        piece.raw(), out, 1,
+        {{at.outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(at.row)},
+         {row, 1, 1}},
+        c.parallel);
+    out += row;
   }
 }
 
@@ -234,10 +237,10 @@ inline constexpr operator_definition quantized_elementwise_operators[] = {
      &run_lookup, true},
     {"com.microsoft", "QLinearLeakyRelu", 4, 5, layout_support::elementwise, &infer_lookup,
      &run_lookup, true},
-    {"detent", "QLinearConcat", 5, any_number, layout_support::plain, &infer_quantized_concat,
+    {"detent", "QLinearConcat", 5, any_number, layout_support::any, &infer_quantized_concat,
      &run_quantized_concat, true},
-    {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::plain,
-     &infer_quantized_concat, &run_quantized_concat, true},
+    {"com.microsoft", "QLinearConcat", 5, any_number, layout_support::any, &infer_quantized_concat,
+     &run_quantized_concat, true},
 };
 
 }  // namespace ops

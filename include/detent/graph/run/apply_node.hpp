@@ -58,6 +58,7 @@ namespace detail {
 /// Used only for operators with operator_definition::infers_from_forms.
 struct inferred_forms {
   std::vector<tensor> inputs, outputs;
+  std::vector<tensor> spare;  // where apply() may put the results: it saves making a vector
 
   /// True if the inputs have the forms for which the outputs were declared.
   [[nodiscard]] bool hold_for(std::span<const tensor> given) const noexcept {
@@ -149,6 +150,7 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
   const bool channels_last = order_inputs(definition, inputs, resources.allocate);
   c.inputs = inputs;
   if (known != nullptr && !known->outputs.empty() && known->hold_for(inputs)) {
+    c.outputs = std::move(known->spare);
     c.outputs = known->outputs;
   } else {
     infer_outputs(definition, resources.options, channels_last, c);

@@ -169,7 +169,7 @@ class executor {
         // If the operator's input was reordered, later users of the value take the reordered form.
         // (If it was converted to another type, they take the original.)
         if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
-          slots_[s.inputs[i]] = s.arguments[i];
+          slots_[s.inputs[i]] = std::move(s.arguments[i]);
         }
         s.arguments[i] = tensor();
       }
@@ -188,6 +188,10 @@ class executor {
       for (const std::size_t value : s.last_use_of) {
         slots_[value] = tensor();
       }
+      for (tensor& t : results) {  // those that no slot takes
+        t = tensor();
+      }
+      s.inferred.spare = std::move(results);
     }
     std::vector<tensor> outputs;
     outputs.reserve(output_slots_.size());

@@ -21,10 +21,13 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
     for (std::size_t row = 0; row < g.m; ++row) {
       float sum[panel_columns];
       std::memcpy(sum, g.bias + column, sizeof sum);
-      for (std::size_t k = 0; k < g.k; ++k) {
-        const float a = g.a[row * g.lda + k];
-        for (std::size_t j = 0; j < panel_columns; ++j) {
-          sum[j] = std::fma(a, panel[k * panel_columns + j], sum[j]);
+      const float* b = panel;
+      for (std::size_t s = 0; s < g.segments; ++s) {
+        const float* a = g.rows != nullptr ? g.rows[s * g.m + row] : g.a + row * g.lda;
+        for (std::size_t k = 0; k < g.k / g.segments; ++k, b += panel_columns) {
+          for (std::size_t j = 0; j < panel_columns; ++j) {
+            sum[j] = std::fma(a[k], b[j], sum[j]);
+          }
         }
       }
       for (std::size_t j = 0; j < columns; ++j) {

@@ -32,23 +32,29 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float* a[kRows];
   float_vector sum[kRows][kVectors];
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    a[r] = g.a + (row + r) * g.lda;
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       sum[r][v] = hn::LoadU(df, g.bias + column + v * lanes);
     }
   }
   const float* b = g.packed_b + column * g.k;
   const std::size_t panel_stride = g.k * panel_columns;
-  for (std::size_t k = 0; k < g.k; ++k, b += panel_columns) {
-    float_vector bv[kVectors];
-    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-      bv[v] =
-          hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
     }
-    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      const float_vector av = hn::Set(df, a[r][k]);
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      float_vector bv[kVectors];
       DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        bv[v] =
+            hn::LoadU(df, b + v / vectors_per_panel * panel_stride + v % vectors_per_panel * lanes);
+      }
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        const float_vector av = hn::Set(df, a[r][k]);
+        DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+          sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
+        }
       }
     }
   }
@@ -83,59 +89,200 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   }
 }
 
+/// Multiplies kRows rows by the last panel, of which at most 8 columns count. Where vectors have 16
+/// lanes, those of 8 multiply the same rows in half the time.
+template <std::size_t kRows>
+HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
+                                   std::size_t column) noexcept {
+  const hn::CappedTag<float, panel_columns / 2> dh;
+  using half_vector = hn::Vec<hn::CappedTag<float, panel_columns / 2>>;
+  const float* a[kRows];
+  half_vector sum[kRows];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    a[r] = g.a + (row + r) * g.lda;  // not read if there are segments
+    sum[r] = hn::LoadU(dh, g.bias + column);
+  }
+  const float* b = g.packed_b + column * g.k;
+  const std::size_t depth = g.k / g.segments;
+  for (std::size_t s = 0; s < g.segments; ++s) {
+    if (g.rows != nullptr) {
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { a[r] = g.rows[s * g.m + row + r]; }
+    }
+    for (std::size_t k = 0; k < depth; ++k, b += panel_columns) {
+      const half_vector bv = hn::LoadU(dh, b);
+      DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+        sum[r] = hn::MulAdd(hn::Set(dh, a[r][k]), bv, sum[r]);
+      }
+    }
+  }
+  const half_vector lower = hn::Set(dh, g.lower);
+  const half_vector upper = hn::Set(dh, g.upper);
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
+               g.n - column);
+  }
+}
+
+/// Multiplies all rows by the last panel, of which at most 8 columns count.
+inline void gemm_f32_half_panel(const gemm_f32_args& g, std::size_t column) noexcept {
+  std::size_t row = 0;
+  for (; row + 8 <= g.m; row += 8) {
+    gemm_f32_half_tile<8>(g, row, column);
+  }
+  for (; row < g.m; ++row) {
+    gemm_f32_half_tile<1>(g, row, column);
+  }
+}
+
 inline void gemm_f32(const gemm_f32_args& g) noexcept {
   std::size_t column = 0;
   if constexpr (vectors_per_panel == 1) {
     for (; column + 3 * panel_columns < g.n; column += 4 * panel_columns) {
       gemm_f32_columns<4>(g, column);
     }
-    if (column + panel_columns < g.n) {
+    if (column + panel_columns + panel_columns / 2 < g.n) {
       gemm_f32_columns<2>(g, column);
       column += 2 * panel_columns;
     }
   }
   for (; column < g.n; column += panel_columns) {
+    if constexpr (vectors_per_panel == 1) {
+      if (g.n - column <= panel_columns / 2) {
+        gemm_f32_half_panel(g, column);
+        continue;
+      }
+    }
     gemm_f32_columns<1>(g, column);
   }
 }
 
-/// Computes one pixel of a depthwise product.
-HWY_INLINE void depthwise_f32_pixel(const depthwise_f32_args& d, const float* const* tap,
-                                    std::size_t offset, float* out) noexcept {
+/// Loads a vector of channels, or the first `count` of them if it is not whole.
+template <bool kWhole>
+HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noexcept {
   const float_tag df;
-  const float_vector lower = hn::Set(df, d.lower);
-  const float_vector upper = hn::Set(df, d.upper);
-  const std::size_t channels = d.rows.channels;
-  std::size_t c = 0;
-  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
-    float_vector sum0 = hn::LoadU(df, d.bias + c);
-    float_vector sum1 = hn::LoadU(df, d.bias + c + lanes);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      const float* x = tap[t] + offset + c;
-      sum0 = hn::MulAdd(hn::LoadU(df, x), hn::LoadU(df, w), sum0);
-      sum1 = hn::MulAdd(hn::LoadU(df, x + lanes), hn::LoadU(df, w + lanes), sum1);
-    }
-    hn::StoreU(clamp_ordered(sum0, lower, upper), df, out + c);
-    hn::StoreU(clamp_ordered(sum1, lower, upper), df, out + c + lanes);
+  return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
+}
+
+/// Clamps a vector of sums and stores it as load_channels() loads.
+template <bool kWhole>
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+                               std::size_t count) noexcept {
+  const float_tag df;
+  const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
+  if constexpr (kWhole) {
+    hn::StoreU(y, df, to);
+  } else {
+    hn::StoreN(y, df, to, count);
   }
-  for (; c < channels; c += lanes) {
-    const std::size_t count = channels - c < lanes ? channels - c : lanes;
-    float_vector sum = hn::LoadN(df, d.bias + c, count);
-    const float* w = d.weights + c;
-    for (std::size_t t = 0; t < d.rows.tap_count; ++t, w += d.channel_stride) {
-      sum = hn::MulAdd(hn::LoadN(df, tap[t] + offset + c, count), hn::LoadN(df, w, count), sum);
+}
+
+/// Computes a vector of channels, from channel c on, of kPixels pixels of a run from pixel p on.
+/// The weights of a tap are loaded once for all of them, whose chains hide each other's latency.
+template <std::size_t kPixels, bool kWhole>
+HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwise_run& run,
+                                     std::size_t p, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t count = d.rows.channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  float_vector sum[kPixels];
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) { sum[i] = hn::LoadU(df, d.bias + c); }
+  const float* weights = d.weights + c;
+  for (std::size_t t = 0; t < d.rows.tap_count; ++t, weights += d.channel_stride) {
+    const float* x = d.rows.taps[run.tap + t] + p * step + c;
+    const float_vector w = hn::LoadU(df, weights);
+    DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+      sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
-    hn::StoreN(clamp_ordered(sum, lower, upper), df, out + c, count);
+  }
+  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+    store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
+  }
+}
+
+/// Computes a vector of channels of all pixels of a run.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_run(const depthwise_f32_args& d, const depthwise_run& run,
+                                  std::size_t c) noexcept {
+  std::size_t p = 0;
+  for (; p + 4 <= run.pixels; p += 4) {
+    depthwise_f32_pixels<4, kWhole>(d, run, p, c);
+  }
+  for (; p < run.pixels; ++p) {
+    depthwise_f32_pixels<1, kWhole>(d, run, p, c);
+  }
+}
+
+/// Pixels first .. end - 1 of a run, of filters of three rows of three taps that lie side by side
+/// (depthwise_f32_args::row_taps): the nine weights stay in registers.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise_run& run,
+                                    std::size_t first, std::size_t end, std::size_t c) noexcept {
+  const float_tag df;
+  const std::size_t channels = d.rows.channels;
+  const std::size_t count = channels - c;  // of a vector that is not whole
+  const std::size_t step = d.rows.step;
+  const float_vector bias = hn::LoadU(df, d.bias + c);
+  float_vector w[9];
+  DETENT_UNROLL for (std::size_t t = 0; t < 9; ++t) {
+    w[t] = hn::LoadU(df, d.weights + t * d.channel_stride + c);
+  }
+  const float* x[3];
+  DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+    x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
+  }
+  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t p = first;
+  for (; p + 4 <= end; p += 4, to += 4 * channels) {
+    float_vector sum[4] = {bias, bias, bias, bias};
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+          sum[q] = hn::MulAdd(load_channels<kWhole>(x[r] + q * step + i * channels, count),
+                              w[3 * r + i], sum[q]);
+        }
+      }
+      x[r] += 4 * step;
+    }
+    DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
+      store_channels<kWhole>(d, sum[q], to + q * channels, count);
+    }
+  }
+  for (; p < end; ++p, to += channels) {
+    float_vector sum = bias;
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+        sum = hn::MulAdd(load_channels<kWhole>(x[r] + i * channels, count), w[3 * r + i], sum);
+      }
+      x[r] += step;
+    }
+    store_channels<kWhole>(d, sum, to, count);
   }
 }
 
 inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
+  const bool three = d.row_taps == 3 && d.rows.tap_count == 9;
   for (std::size_t r = 0; r < d.rows.run_count; ++r) {
     const depthwise_run& run = d.rows.runs[r];
-    for (std::size_t p = 0; p < run.pixels; ++p) {
-      depthwise_f32_pixel(d, d.rows.taps + run.tap, p * d.rows.step,
-                          d.c + (run.pixel + p) * d.rows.channels);
+    std::size_t c = 0;
+    if (three && run.pixels > 1) {
+      constexpr std::size_t most = 40;
+      for (std::size_t p = 0; p < run.pixels; p += most) {
+        const std::size_t end = p + most < run.pixels ? p + most : run.pixels;
+        for (c = 0; c + lanes <= d.rows.channels; c += lanes) {
+          depthwise_f32_three<true>(d, run, p, end, c);
+        }
+        if (c < d.rows.channels) {
+          depthwise_f32_three<false>(d, run, p, end, c);
+        }
+      }
+      continue;
+    }
+    for (; c + lanes <= d.rows.channels; c += lanes) {
+      depthwise_f32_run<true>(d, run, c);
+    }
+    if (c < d.rows.channels) {
+      depthwise_f32_run<false>(d, run, c);
     }
   }
 }

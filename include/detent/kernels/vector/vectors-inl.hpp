@@ -74,12 +74,11 @@ HWY_INLINE int_vector nearest(float_vector v) noexcept {
 #endif
 }
 
-/// reference::clamp. It compares and selects, because Min and Max do not promise what becomes of
-/// NaN.
+/// reference::clamp. x86's maximum and minimum return the second operand if either is NaN or if
+/// both are zeros, so that v stays what it is then.
 HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
                                       float_vector upper) noexcept {
-  v = hn::IfThenElse(hn::Lt(v, lower), lower, v);
-  return hn::IfThenElse(hn::Gt(v, upper), upper, v);
+  return hn::Min(upper, hn::Max(lower, v));
 }
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
