@@ -221,21 +221,26 @@ TEST_CASE("accuracy control: the one layer that quantization ruins stays in floa
       CHECK((ruined == 0 || before->is("Relu")));
       CHECK(result.best.parameters.layers.size() == 4);
     }
-    // NNCF's interface to it.
-    const auto result = graph::nncf::quantize_with_accuracy_control(
-        m, graph::nncf::dataset(calibration), graph::nncf::dataset(validation),
-        [&](const graph::model& other, const graph::calibration_source& samples) {
-          std::vector<tensors> all;
-          while (auto x = samples()) {
-            all.push_back(std::move(*x));
-          }
-          CHECK(all.size() == validation.size());
-          return likeness(m, all)(other);
-        },
-        {.activations_range_estimator = graph::nncf::min_max, .per_channel_weights = false},
-        {.goal = {.max_drop = 0.1}, .ranking_subset_size = 10, .group_by_input = true});
-    CHECK(result.goal_met);
-    CHECK(short_names(result.left_in_float) == bad);
+    // NNCF's way to it.
+    for (const graph::layer_ranking ranking :
+         {graph::layer_ranking::output_error, graph::layer_ranking::metric}) {
+      const auto result = graph::nncf::quantize_with_accuracy_control(
+          m, graph::nncf::dataset(calibration), graph::nncf::dataset(validation),
+          [&](const graph::model& other, const graph::calibration_source& samples) {
+            std::vector<tensors> all;
+            while (auto x = samples()) {
+              all.push_back(std::move(*x));
+            }
+            CHECK(all.size() == validation.size());
+            return likeness(m, all)(other);
+          },
+          {.activations_range_estimator = graph::nncf::min_max,
+           .weights_quantization_params = {.per_channel = false}},
+          {.goal = {.max_drop = 0.1}, .ranking = ranking, .ranking_subset_size = 10});
+      CHECK(result.goal_met);
+      CHECK(result.metric == metric(result.best.result));
+      CHECK(short_names(result.left_in_float) == bad);
+    }
   }
 }
 

@@ -573,6 +573,15 @@ TEST_CASE("bias correction: none, and no samples") {
     test::check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
                             [&] { static_cast<void>(p.correct({}, {.kind = kind})); });
   }
+  // From means that were collected before.
+  const graph::layer_means none(p.plan);
+  const auto correct = [&](bias_correction kind) {
+    static_cast<void>(graph::correct_biases(p.plan, p.parameters, none, {.kind = kind}));
+  };
+  test::check_graph_error(error_kind::invalid_argument, {"no calibration samples"},
+                          [&] { correct(bias_correction::fast); });
+  test::check_graph_error(error_kind::invalid_argument, {"full", "without samples"},
+                          [&] { correct(bias_correction::full); });
 }
 
 TEST_CASE("bias correction: only shapes of the last dimension are summed in products") {

@@ -110,10 +110,10 @@ struct expected_params {
   int zero_point;
 };
 
-/// By the text of scale_rules.hpp, in double, for uint8.
+/// By the text of scale_rules.hpp, in double, for int8 if the range begins below 0, else uint8.
 expected_params symmetric_params(double lower, double upper) {
   const double high = (std::max)({std::fabs(lower), std::fabs(upper), 8e-5});
-  return lower < 0.0 ? expected_params{high / 127.0, 128} : expected_params{high / 255.0, 0};
+  return {lower < 0.0 ? high / 127.0 : high / 255.0, 0};
 }
 expected_params asymmetric_params(double lower, double upper) {
   if (upper - lower <= 8e-4) {
@@ -131,12 +131,13 @@ expected_params asymmetric_params(double lower, double upper) {
     upper = other_upper;
   }
   const double scale = (upper - lower) / 255.0;
-  return {scale, static_cast<int>(std::nearbyint(-lower / scale))};
+  return {scale, static_cast<int>(std::nearbyint(-lower / scale)) - (lower < 0.0 ? 128 : 0)};
 }
 
-void check_params(detent::quant_params p, expected_params e) {
-  CHECK(static_cast<double>(p.scale) == Approx(e.scale).epsilon(2e-6));
-  CHECK(p.zero_point == e.zero_point);
+void check_params(const nncf::quantizer_parameters& p, expected_params e) {
+  REQUIRE(p.scales.size() == 1);
+  CHECK(static_cast<double>(p.scales[0]) == Approx(e.scale).epsilon(2e-6));
+  CHECK(p.zero_points[0] == e.zero_point);
 }
 
 std::vector<tensors> samples_of(test::random_source& r, const shape& dims, int count,
@@ -175,22 +176,34 @@ bool is_made_by(const graph::model& m, const std::string& value, const char* op)
   return n != nullptr && n->is(op);
 }
 
-int largest_code(const graph::layer_weights& w) {
+int largest_code(const graph::tensor& levels) {
   int largest = 0;
-  for (const std::int8_t code : w.codes.data<std::int8_t>()) {
+  for (const std::int8_t code : levels.data<std::int8_t>()) {
     largest = (std::max)(largest, std::abs(int{code}));
   }
   return largest;
 }
 
-const graph::layer_weights& weights_of(const graph::quantization& q, const std::string& name) {
-  for (const auto& [i, w] : q.parameters.layers) {
-    if (q.plan.float_model().nodes[i].name == name) {
-      return w;
+/// The parameters of the quantizer of an activation, or null.
+const nncf::quantizer_parameters* activation(const nncf::quantization& q,
+                                             const std::string& value) {
+  for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+    if (q.quantizers[k].value == value && !q.quantizers[k].weights_of) {
+      return &q.parameters[k];
     }
   }
-  FAIL("no quantized layer ", name);
-  return q.parameters.layers.begin()->second;
+  return nullptr;
+}
+
+/// The parameters of all quantizers of weights, by the names of the weights.
+std::map<std::string, nncf::quantizer_parameters> all_weights(const nncf::quantization& q) {
+  std::map<std::string, nncf::quantizer_parameters> found;
+  for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+    if (q.quantizers[k].weights_of) {
+      found.emplace(q.quantizers[k].value, q.parameters[k]);
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -420,71 +433,66 @@ TEST_CASE("nncf::quantize: parameters of activations and weights against plain l
     const auto samples = samples_of(r, {2, 3, 8, 8}, 5, seed % 2 == 0 ? -1.0F : 0.0F);
     for (const bool mixed : {false, true}) {
       INFO("mixed ", mixed);
-      std::size_t told = 0;
-      const graph::quantization q = nncf::quantize(
+      std::set<std::string> told;
+      const nncf::quantization q = nncf::quantize(
           m, nncf::dataset(samples),
           {.preset = mixed ? nncf::preset::mixed : nncf::preset::performance,
            .disable_bias_correction = true,
            .overflow_fix = nncf::overflow_fix::none,
-           .on_parameters = [&](const std::string&, const detent::scale_solution& s) {
-             ++told;
-             CHECK(s.evidence.lower < s.evidence.upper);
+           .on_parameters = [&](const std::string& name, const nncf::quantizer_parameters& p) {
+             told.insert(name);
+             CHECK(p.ranges.at(0).lower < p.ranges.at(0).upper);
            }});
-      // Inputs of the layers and of the average. What is returned is float.
-      const std::set<std::string> own{"x", "Relu_1_out", "Conv_2_out", "GlobalAveragePool_3_out"};
-      CHECK(told == own.size());
-      std::set<std::string> names;
-      for (const auto& entry : q.parameters.activations) {
-        const std::string& name = entry.first;
-        const detent::quant_params p = entry.second;
-        names.insert(name);
-        INFO(name);
-        std::vector<double> least;
-        std::vector<double> largest;
-        std::vector<double> magnitudes;
-        for (const tensors& sample : samples) {
-          const std::vector<float> values = value_of(m, name, sample);
-          least.push_back(static_cast<double>(*std::min_element(values.begin(), values.end())));
-          largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
-          magnitudes.push_back((std::max)(-least.back(), largest.back()));
+      // Inputs of the layers and of the average; that of the last layer is quantized before it is
+      // reshaped. What is returned is float.
+      CHECK(told ==
+            std::set<std::string>{"x", "Relu_1_out", "Conv_2_out", "GlobalAveragePool_3_out"});
+      std::size_t layers = 0;
+      for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+        const nncf::quantizer_parameters& p = q.parameters[k];
+        INFO(q.quantizers[k].value);
+        if (!q.quantizers[k].weights_of) {
+          std::vector<double> least;
+          std::vector<double> largest;
+          std::vector<double> magnitudes;
+          for (const tensors& sample : samples) {
+            const std::vector<float> values = value_of(m, q.quantizers[k].value, sample);
+            least.push_back(static_cast<double>(*std::min_element(values.begin(), values.end())));
+            largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
+            magnitudes.push_back((std::max)(-least.back(), largest.back()));
+          }
+          check_params(p, mixed ? asymmetric_params(mean(least), mean(largest))
+                                : symmetric_params(mean(least), mean(magnitudes)));
+          continue;
         }
-        check_params(p, mixed ? asymmetric_params(mean(least), mean(largest))
-                              : symmetric_params(mean(least), mean(magnitudes)));
-      }
-      std::set<std::string> all = own;
-      all.insert("Flatten_4_out");
-      CHECK(names == all);
-      CHECK(q.parameters.activations.at("Flatten_4_out") ==
-            q.parameters.activations.at("GlobalAveragePool_3_out"));
-      CHECK(q.parameters.activations.at("Relu_1_out").zero_point == 0);
-
-      REQUIRE(q.parameters.layers.size() == 3);
-      for (const auto& [i, quantized] : q.parameters.layers) {
-        const graph::node& n = q.plan.float_model().nodes[i];
-        INFO(n.label());
+        ++layers;
+        CHECK(p.type == element_type::s8);
         const std::vector<float> values =
-            test::values_of<float>(q.plan.float_model().initializers.at(n.inputs[1]));
-        const std::size_t channels = quantized.scales.size();
+            test::values_of<float>(q.float_model.initializers.at(q.quantizers[k].value));
+        const std::size_t channels = p.scales.size();
         const std::size_t size = values.size() / channels;
         std::vector<double> magnitudes(channels, 0.0);
-        for (std::size_t k = 0; k < values.size(); ++k) {
-          double& magnitude = magnitudes[k / size];
-          magnitude = (std::max)(magnitude, std::fabs(static_cast<double>(values[k])));
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          double& magnitude = magnitudes[i / size];
+          magnitude = (std::max)(magnitude, std::fabs(static_cast<double>(values[i])));
         }
         const double most = *std::max_element(magnitudes.begin(), magnitudes.end());
         for (std::size_t c = 0; c < channels; ++c) {
           const double floor = (std::max)(0.01 * most, 8e-5);
-          CHECK(static_cast<double>(quantized.scales[c]) ==
+          CHECK(static_cast<double>(p.scales[c]) ==
                 Approx((std::max)(magnitudes[c], floor) / 127.0).epsilon(1e-6));
         }
-        const auto codes = quantized.codes.data<std::int8_t>();
-        for (std::size_t k = 0; k < values.size(); ++k) {
+        const graph::tensor& levels =
+            q.result.initializers.at(q.quantizers[k].value + "_quantized");
+        const auto codes = levels.data<std::int8_t>();
+        for (std::size_t i = 0; i < values.size(); ++i) {
           const double exact =
-              static_cast<double>(values[k]) / static_cast<double>(quantized.scales[k / size]);
-          CHECK(std::fabs(exact - codes[k]) <= 0.5001);
+              static_cast<double>(values[i]) / static_cast<double>(p.scales[i / size]);
+          CHECK(std::fabs(exact - codes[i]) <= 0.5001);
         }
-        CHECK(largest_code(quantized) == 127);
+        CHECK(largest_code(levels) == 127);
       }
+      CHECK(layers == 3);
       // A file.
       const graph::model again = graph::parse_onnx(graph::to_onnx(q.result), ".");
       CHECK(test::different(q.result, again, samples[0]).empty());
@@ -502,9 +510,11 @@ TEST_CASE("nncf::quantize: near the float model where ranges hold all values") {
     graph::executor reference(m);
     for (const nncf::preset preset : {nncf::preset::performance, nncf::preset::mixed}) {
       for (const nncf::overflow_fix fix : {nncf::overflow_fix::none, nncf::overflow_fix::enable}) {
-        const graph::quantization q = nncf::quantize(
-            m, nncf::dataset(samples),
-            {.preset = preset, .overflow_fix = fix, .activations_range_estimator = nncf::min_max});
+        const nncf::quantization q = nncf::quantize(m, nncf::dataset(samples),
+                                                    {.preset = preset,
+                                                     .disable_bias_correction = true,
+                                                     .overflow_fix = fix,
+                                                     .activations_range_estimator = nncf::min_max});
         graph::executor integer(graph::for_execution(q.result));
         double signal = 0.0;
         double noise = 0.0;
@@ -524,7 +534,7 @@ TEST_CASE("nncf::quantize: near the float model where ranges hold all values") {
   }
 }
 
-TEST_CASE("nncf::quantize: estimators, per tensor, int8, outputs") {
+TEST_CASE("nncf::quantize: estimators, per tensor, restrictions, outputs") {
   test::random_source r(210);
   INFO("seed ", r.seed());
   const graph::model m = small_network(r);
@@ -546,63 +556,109 @@ TEST_CASE("nncf::quantize: estimators, per tensor, int8, outputs") {
     medians.push_back(largest);
   }
   nncf::quantize_options o = plain;
+  const auto params_of_x = [&] {
+    return *activation(nncf::quantize(m, nncf::dataset(samples), o), "x");
+  };
   o.activations_range_estimator = nncf::median_min_max;
-  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
-               symmetric_params(-1.0, quantile(medians, 0.5)));
+  check_params(params_of_x(), symmetric_params(-1.0, quantile(medians, 0.5)));
   o.activations_range_estimator = {.ends = detent::nncf::min_max, .clipping = 0.25F};
-  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
-               symmetric_params(-0.25, 0.25));
+  check_params(params_of_x(), symmetric_params(-0.25, 0.25));
   o = plain;
   o.batchwise_statistics = true;
-  check_params(nncf::quantize(m, nncf::dataset(samples), o).parameters.activations.at("x"),
-               symmetric_params(-1e-3, mean(items)));
+  check_params(params_of_x(), symmetric_params(-1e-3, mean(items)));
 
   o = plain;
   o.weights_range_estimator.clipping = 0.1F;
   o.overflow_fix = nncf::overflow_fix::none;
-  const graph::quantization clipped = nncf::quantize(m, nncf::dataset(samples), o);
-  for (const auto& [i, w] : clipped.parameters.layers) {
-    for (const float scale : w.scales) {
+  for (const auto& [name, p] : all_weights(nncf::quantize(m, nncf::dataset(samples), o))) {
+    for (const float scale : p.scales) {
       CHECK(static_cast<double>(scale) <= 0.1 / 127.0 * (1.0 + 1e-6));
     }
   }
 
   o = plain;
-  o.per_channel_weights = false;
+  o.weights_quantization_params.per_channel = false;
   o.overflow_fix = nncf::overflow_fix::none;
-  const graph::quantization whole = nncf::quantize(m, nncf::dataset(samples), o);
-  for (const auto& [i, w] : whole.parameters.layers) {
-    REQUIRE(w.scales.size() == 1);
+  const auto whole = all_weights(nncf::quantize(m, nncf::dataset(samples), o));
+  CHECK(whole.size() == 3);
+  for (const auto& [name, p] : whole) {
+    REQUIRE(p.scales.size() == 1);
     double most = 0.0;
-    const std::string& name = whole.plan.float_model().nodes[i].inputs[1];
     for (const float v : m.initializers.at(name).data<float>()) {
       most = (std::max)(most, std::fabs(static_cast<double>(v)));
     }
-    CHECK(static_cast<double>(w.scales[0]) == Approx(most / 127.0).epsilon(1e-6));
+    CHECK(static_cast<double>(p.scales[0]) == Approx(most / 127.0).epsilon(1e-6));
+  }
+  // A model of an older opset has no scales per channel.
+  graph::model old = m;
+  old.opsets[""] = 12;
+  o = plain;
+  o.overflow_fix = nncf::overflow_fix::none;
+  const auto of_old = all_weights(nncf::quantize(old, nncf::dataset(samples), o));
+  for (const auto& [name, p] : whole) {
+    CHECK(of_old.at(name).scales == p.scales);
   }
 
-  // int8: the same scale as uint8 for what has signs.
-  o = plain;
-  o.activation_type = element_type::s8;
-  const graph::quantization s8 = nncf::quantize(m, nncf::dataset(samples), o);
-  const graph::quantization u8 = nncf::quantize(m, nncf::dataset(samples), plain);
-  CHECK(static_cast<double>(s8.parameters.activations.at("x").scale) ==
-        Approx(static_cast<double>(u8.parameters.activations.at("x").scale)).epsilon(1e-6));
-  for (const auto& [name, p] : s8.parameters.activations) {
-    CHECK(p.zero_point == 0);
+  // Asymmetric weights, and activations whatever the preset says.
+  o.weights_quantization_params.symmetric = false;
+  o.activations_quantization_params.symmetric = false;
+  const nncf::quantization asymmetric = nncf::quantize(m, nncf::dataset(samples), o);
+  bool any = false;
+  for (const auto& [name, p] : all_weights(asymmetric)) {
+    any = any || std::any_of(p.zero_points.begin(), p.zero_points.end(),
+                             [](std::int32_t z) { return z != 0; });
   }
+  CHECK(any);
   for (const tensors& sample : samples) {
-    CHECK(test::distance(graph::for_execution(u8.result), graph::for_execution(s8.result), sample) <
-          0.05);
+    CHECK(test::distance(m, graph::for_execution(asymmetric.result), sample) < 0.05);
   }
 
   o = plain;
-  o.quantize_outputs = true;
-  const graph::quantization with_outputs = nncf::quantize(m, nncf::dataset(samples), o);
   const std::string& out = m.outputs[0].name;
-  CHECK(u8.parameters.activations.count(out) == 0);
-  CHECK(with_outputs.parameters.activations.count(out) == 1);
+  CHECK_FALSE(activation(nncf::quantize(m, nncf::dataset(samples), o), out));
+  o.quantize_outputs = true;
+  const nncf::quantization with_outputs = nncf::quantize(m, nncf::dataset(samples), o);
+  CHECK(activation(with_outputs, out));
   CHECK(is_made_by(with_outputs.result, out, "DequantizeLinear"));
+}
+
+TEST_CASE("nncf::quantize: the type of an activation is that of its range") {
+  test::random_source r(220);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+  const nncf::quantization q = nncf::quantize(m, nncf::dataset(samples));
+  CHECK(activation(q, "x")->type == element_type::s8);
+  CHECK(activation(q, "Relu_1_out")->type == element_type::u8);
+  CHECK(activation(q, "Relu_1_out")->zero_points == std::vector<std::int32_t>{0});
+  CHECK(activation(q, "x")->zero_points == std::vector<std::int32_t>{0});
+}
+
+TEST_CASE("nncf::quantize: channels before a depthwise convolution have scales of their own") {
+  test::random_source r(221);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  const std::string y = b.add("Relu", {layer(b, r, "x", {4, 3, 1, 1})});
+  b.constant("w", random_floats(r, {4, 1, 3, 3}, -0.4F, 0.4F));
+  b.output(b.add("Conv", {y, "w"}, {{"group", number(4)}}));
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+  const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples));
+  const nncf::quantizer_parameters* p = activation(q, y);
+  REQUIRE(p != nullptr);
+  REQUIRE(p->scales.size() == 4);
+  std::vector<double> largest(4, 0.0);
+  for (const tensors& sample : samples) {
+    const std::vector<float> values = value_of(b.get(), y, sample);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double& most = largest[i / 64];
+      most = (std::max)(most, static_cast<double>(values[i]));
+    }
+  }
+  for (std::size_t c = 0; c < 4; ++c) {
+    CHECK(static_cast<double>(p->scales[c]) == Approx(largest[c] / 255.0).epsilon(1e-6));
+  }
+  CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.05);
 }
 
 TEST_CASE("nncf::quantize: subset_size limits what is drawn, in as few passes as possible") {
@@ -615,21 +671,20 @@ TEST_CASE("nncf::quantize: subset_size limits what is drawn, in as few passes as
   const nncf::dataset data(range, [&](int i) { return samples[static_cast<std::size_t>(i)]; });
   const auto quantize = [&](const nncf::quantize_options& o) {
     drawn = 0;
-    return nncf::quantize(m, data, o).parameters.activations;
+    return activation(nncf::quantize(m, data, o), "x")->scales;
   };
   const auto three = quantize({.subset_size = 3});
   CHECK(drawn == 3);  // ranges and means of channels
   quantize({.subset_size = 3, .disable_bias_correction = true});
   CHECK(drawn == 3);
-  // A fifth of them for the full correction: the float network, how many there are, one pass for
-  // each layer, and one for the part of the network that they are in.
+  // A fifth of them for the full correction: the float network, and one pass for each layer.
   quantize({.subset_size = 5, .fast_bias_correction = false});
-  CHECK(drawn == 5 + 1 + 1 + 3 + 1);
+  CHECK(drawn == 5 + 1 + 3);
   const auto all = quantize({.subset_size = 1000});
   CHECK(drawn == 6);
-  CHECK_FALSE(three.at("x") == all.at("x"));
+  CHECK_FALSE(three == all);
   const std::vector<tensors> first(samples.begin(), samples.begin() + 3);
-  CHECK(three == nncf::quantize(m, nncf::dataset(first)).parameters.activations);
+  CHECK(three == activation(nncf::quantize(m, nncf::dataset(first)), "x")->scales);
 }
 
 TEST_CASE("nncf::quantize: the overflow fix") {
@@ -646,134 +701,141 @@ TEST_CASE("nncf::quantize: the overflow fix") {
   const std::string y = layer(b, r, sum, {3, 4, 3, 3});
   b.output(layer(b, r, b.add("Flatten", {b.add("GlobalAveragePool", {y})}), {5, 3}));
   const auto samples = samples_of(r, {1, 3, 9, 9}, 3);
-  const auto quantize = [&](std::optional<nncf::overflow_fix> fix, nncf::target_device device,
+  using nncf::overflow_fix;
+  using nncf::target_device;
+  const auto quantize = [&](overflow_fix fix, target_device device,
                             const graph::ignored_scope& ignored = {}) {
     return nncf::quantize(b.get(), nncf::dataset(samples),
                           {.target_device = device, .ignored_scope = ignored, .overflow_fix = fix});
   };
-  const std::set<std::string> first{"Conv_0", "Conv_2"};
-  const std::set<std::string> all{"Conv_0", "Conv_2", "Conv_5", "Gemm_8"};
-  const auto half = [&](const graph::quantization& q) {
+  const std::set<std::string> first{"w0", "w2"};
+  const std::set<std::string> all{"w0", "w2", "w5", "w8"};
+  const auto half = [&](const nncf::quantization& q) {
     std::set<std::string> names;
-    for (const auto& [i, w] : q.parameters.layers) {
-      const int largest = largest_code(w);
+    for (const auto& [name, p] : all_weights(q)) {
+      const int largest = largest_code(q.result.initializers.at(name + "_quantized"));
       CHECK((largest <= 64 || largest == 127));
       CHECK(largest >= 63);
       if (largest <= 64) {
-        names.insert(q.plan.float_model().nodes[i].name);
+        names.insert(name);
       }
     }
     return names;
   };
-  using nncf::overflow_fix;
-  using nncf::target_device;
-  CHECK(half(quantize({}, target_device::any)) == first);
-  CHECK(half(quantize({}, target_device::cpu)) == first);
   for (const target_device device :
-       {target_device::gpu, target_device::npu, target_device::cpu_spr}) {
-    CHECK(half(quantize({}, device)).empty());
+       {target_device::any, target_device::cpu, target_device::gpu, target_device::npu}) {
     CHECK(half(quantize(overflow_fix::first_layer, device)) == first);
   }
   CHECK(half(quantize(overflow_fix::none, target_device::cpu)).empty());
   CHECK(half(quantize(overflow_fix::enable, target_device::any)) == all);
   // Where one is not quantized, the next one is the first.
-  CHECK(half(quantize({}, target_device::any, {.names = {"Conv_0"}})) ==
-        std::set<std::string>{"Conv_2", "Conv_5"});
+  CHECK(half(quantize(overflow_fix::first_layer, target_device::any, {.names = {"Conv_0"}})) ==
+        std::set<std::string>{"w2", "w5"});
   // The scale is exactly twice that without.
-  const auto with = quantize({}, target_device::any);
-  const auto without = quantize(overflow_fix::none, target_device::any);
-  const graph::layer_weights& a = weights_of(with, "Conv_0");
-  const graph::layer_weights& c = weights_of(without, "Conv_0");
-  REQUIRE(a.scales.size() == 4);
-  for (std::size_t i = 0; i < a.scales.size(); ++i) {
-    CHECK(a.scales[i] == 2.0F * c.scales[i]);
+  const auto with = all_weights(quantize(overflow_fix::first_layer, target_device::any));
+  const auto without = all_weights(quantize(overflow_fix::none, target_device::any));
+  REQUIRE(with.at("w0").scales.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(with.at("w0").scales[i] == 2.0F * without.at("w0").scales[i]);
   }
-  CHECK(weights_of(with, "Conv_5").scales == weights_of(without, "Conv_5").scales);
+  CHECK(with.at("w5").scales == without.at("w5").scales);
 }
 
-TEST_CASE("nncf::quantize: Concat and what goes in share one range") {
+TEST_CASE("nncf::quantize: what goes into a Concat before a layer shares one range") {
   test::random_source r(213);
   INFO("seed ", r.seed());
-  model_builder b;
-  b.input("x", {1, 3, 6, 6});
-  const std::string left = layer(b, r, "x", {4, 3, 1, 1});
-  const std::string right = b.add("Relu", {layer(b, r, "x", {2, 3, 1, 1})});
-  const std::string pooled = b.add("MaxPool", {right}, {{"kernel_shape", list({1, 1})}});
-  b.constant("c", random_floats(r, {1, 1, 6, 6}, -9.0F, 0.0F));
-  const std::string joined = b.add("Concat", {left, pooled, "c"}, {{"axis", number(1)}});
-  b.output(layer(b, r, joined, {2, 7, 1, 1}));
-  const auto samples = samples_of(r, {1, 3, 6, 6}, 4);
-  const graph::quantization q =
-      nncf::quantize(b.get(), nncf::dataset(samples), {.preset = nncf::preset::mixed});
-  const auto& params = q.parameters.activations;
-  // The widest of the means; the constant holds the lower end.
-  double lower = 0.0;
-  double upper = 0.0;
-  for (const float v : b.get().initializers.at("c").data<float>()) {
-    lower = (std::min)(lower, static_cast<double>(v));
-  }
-  for (const std::string& name : {left, right, joined}) {
-    std::vector<double> largest;
-    for (const tensors& sample : samples) {
-      const std::vector<float> values = value_of(b.get(), name, sample);
-      largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
+  for (const bool before_layer : {true, false}) {
+    model_builder b;
+    b.input("x", {1, 3, 6, 6});
+    const std::string left = layer(b, r, "x", {4, 3, 1, 1});
+    const std::string right = b.add("Relu", {layer(b, r, "x", {2, 3, 1, 1})});
+    const std::string joined = b.add("Concat", {left, right}, {{"axis", number(1)}});
+    b.output(before_layer ? layer(b, r, joined, {2, 6, 1, 1})
+                          : b.add("GlobalAveragePool", {joined}));
+    const auto samples = samples_of(r, {1, 3, 6, 6}, 4);
+    const nncf::quantization q =
+        nncf::quantize(b.get(), nncf::dataset(samples), {.preset = nncf::preset::mixed});
+    const auto ends = [&](const std::string& name) {
+      std::vector<double> least;
+      std::vector<double> largest;
+      for (const tensors& sample : samples) {
+        const std::vector<float> values = value_of(b.get(), name, sample);
+        least.push_back(static_cast<double>(*std::min_element(values.begin(), values.end())));
+        largest.push_back(static_cast<double>(*std::max_element(values.begin(), values.end())));
+      }
+      return std::pair(mean(least), mean(largest));
+    };
+    const auto [l, u] = ends(left);
+    const auto [other_l, other_u] = ends(right);
+    REQUIRE(activation(q, left) != nullptr);
+    REQUIRE(activation(q, right) != nullptr);
+    CHECK(activation(q, joined) == nullptr);
+    if (before_layer) {
+      const auto shared = asymmetric_params((std::min)(l, other_l), (std::max)(u, other_u));
+      check_params(*activation(q, left), shared);
+      check_params(*activation(q, right), shared);
+    } else {
+      check_params(*activation(q, left), asymmetric_params(l, u));
+      check_params(*activation(q, right), asymmetric_params(other_l, other_u));
     }
-    upper = (std::max)(upper, mean(largest));
   }
-  for (const std::string& name : {left, right, pooled, std::string("c"), joined}) {
-    INFO(name);
-    REQUIRE(params.count(name) == 1);
-    check_params(params.at(name), asymmetric_params(lower, upper));
-  }
-  CHECK_FALSE(params.at("x") == params.at(joined));
 }
 
-TEST_CASE("nncf::quantize: bias correction and its rules") {
+TEST_CASE("nncf::quantize: bias correction") {
   test::random_source r(214);
   INFO("seed ", r.seed());
   graph::model m = small_network(r);
   const auto samples = samples_of(r, {1, 3, 8, 8}, 5);
   m.initializers["b2"].mutable_data<float>()[1] = 0.0F;
   const auto biases = [&](const nncf::quantize_options& o) {
-    const graph::quantization q = nncf::quantize(m, nncf::dataset(samples), o);
+    const nncf::quantization q = nncf::quantize(m, nncf::dataset(samples), o);
     std::vector<std::vector<float>> all;
-    for (const std::size_t i : q.plan.layers()) {
-      const graph::model& f = q.plan.float_model();
-      all.push_back(test::values_of<float>(f.initializers.at(f.nodes[i].inputs[2])));
+    for (const graph::node& n : q.float_model.nodes) {
+      if (n.is("Conv") || n.is("Gemm")) {
+        all.push_back(test::values_of<float>(q.float_model.initializers.at(n.inputs[2])));
+      }
     }
+    CHECK(q.bias_shifts.size() == (o.disable_bias_correction ? 0 : 3));
     return all;
   };
   const auto original = biases({.disable_bias_correction = true});
   REQUIRE(original.size() == 3);
   CHECK(original[1] == test::values_of<float>(m.initializers.at("b2")));
-  const auto absolute = biases({});
-  // The means of the one pass are those of a pass of their own.
-  graph::quantization apart =
-      nncf::quantize(m, nncf::dataset(samples), {.disable_bias_correction = true});
-  graph::correct_biases(apart.plan, apart.parameters, nncf::dataset(samples).samples());
-  const graph::layer_means none(apart.plan);
-  check_graph_error(error_kind::invalid_argument, {"no calibration samples"}, [&] {
-    static_cast<void>(graph::correct_biases(apart.plan, apart.parameters, none));
-  });
-  check_graph_error(error_kind::invalid_argument, {"full", "without samples"}, [&] {
-    static_cast<void>(graph::correct_biases(apart.plan, apart.parameters, none,
-                                            {.kind = graph::bias_correction::full}));
-  });
-  for (std::size_t i = 0; i < 3; ++i) {
-    const graph::model& f = apart.plan.float_model();
-    const graph::node& n = f.nodes[apart.plan.layers()[i]];
-    CHECK(absolute[i] == test::values_of<float>(f.initializers.at(n.inputs[2])));
-  }
+  const auto fast = biases({});
   const auto full = biases({.fast_bias_correction = false});
-  const auto rule = biases({.bias_rule = graph::bias_correction_rule::nncf});
   for (std::size_t i = 0; i < 3; ++i) {
     INFO("layer ", i);
-    CHECK(absolute[i] != original[i]);
-    CHECK(full[i] != original[i]);
-    CHECK((rule[i] == original[i]) == (i == 1));  // the one with a bias of 0 is left alone
+    // The one with a bias of 0 is left alone.
+    CHECK((fast[i] == original[i]) == (i == 1));
+    CHECK((full[i] == original[i]) == (i == 1));
     for (std::size_t c = 0; c < original[i].size(); ++c) {
-      CHECK(std::fabs(absolute[i][c] - original[i][c]) < 0.1F);
+      CHECK(std::fabs(full[i][c] - original[i][c]) < 0.1F);
     }
+  }
+  // A threshold that nothing passes.
+  CHECK(biases({.bias_correction_params = {.threshold = 0.0}}) == original);
+
+  // The bias of a MatMul is that of the Add behind it.
+  model_builder b;
+  b.input("x", {1, 4, 6});
+  b.constant("w", random_floats(r, {6, 5}, -1.0F, 1.0F));
+  b.constant("b", random_floats(r, {5}, 0.5F, 1.0F));
+  b.output(b.add("Add", {b.add("MatMul", {"x", "w"}), "b"}));
+  std::vector<tensors> rows;
+  for (int i = 0; i < 3; ++i) {
+    rows.push_back({{"x", random_floats(r, {1, 4, 6}, -1.0F, 3.0F)}});
+  }
+  const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(rows));
+  REQUIRE(q.bias_shifts.size() == 1);
+  CHECK(q.bias_shifts[0].applied);
+  const graph::node& add = first(q.float_model, "Add");
+  const std::vector<float> corrected =
+      test::values_of<float>(q.float_model.initializers.at(add.inputs[1]));
+  for (std::size_t c = 0; c < 5; ++c) {
+    CHECK(static_cast<double>(corrected[c]) ==
+          Approx(static_cast<double>(b.get().initializers.at("b").data<float>()[c]) +
+                 q.bias_shifts[0].shift[c])
+              .epsilon(1e-6));
   }
 }
 
@@ -791,10 +853,11 @@ TEST_CASE("nncf::quantize: transformers") {
   b.constant("o", random_floats(r, {8, 3}, -1.0F, 1.0F));
   const std::string query = b.add("MatMul", {normed, "q"});
   const std::string key = b.add("MatMul", {normed, "k"});
-  const std::string product =
-      b.add("MatMul", {query, b.add("Transpose", {key}, {{"perm", list({0, 2, 1})}})});
+  const std::string turned = b.add("Transpose", {key}, {{"perm", list({0, 2, 1})}});
+  const std::string product = b.add("MatMul", {query, turned});
   const std::string attention = b.add("Softmax", {product}, {{"axis", number(-1)}});
-  const std::string mixed = b.add("Tanh", {b.add("MatMul", {attention, query})});
+  const std::string values = b.add("Transpose", {query}, {{"perm", list({0, 1, 2})}});
+  const std::string mixed = b.add("Tanh", {b.add("MatMul", {attention, values})});
   b.output(b.add("MatMul", {mixed, "o"}));
   std::vector<tensors> samples;
   for (int i = 0; i < 4; ++i) {
@@ -812,59 +875,54 @@ TEST_CASE("nncf::quantize: transformers") {
     o.activations_range_estimator = nncf::min_max;
     return nncf::quantize(b.get(), data, o);
   };
-  const graph::quantization q = quantize({});
+  const nncf::quantization q = quantize({});
   CHECK(drawn == 8);  // magnitudes of features; ranges and means
-  // Asymmetric: the zero point is where the range puts it.
-  bool has_zero_point_of_its_own = false;
-  for (const auto& [name, p] : q.parameters.activations) {
-    has_zero_point_of_its_own =
-        has_zero_point_of_its_own || (p.zero_point != 0 && p.zero_point != 128);
-  }
-  CHECK(has_zero_point_of_its_own);
-  // The normalization takes the inverse for both; in front of the last layer a Mul does.
-  const graph::model& rewritten = q.plan.float_model();
-  CHECK(count(rewritten, "Mul") == 1);
-  CHECK(test::distance(b.get(), rewritten, samples[0]) < 1e-4);
-  CHECK(test::values_of<float>(rewritten.initializers.at("g")) !=
-        test::values_of<float>(b.get().initializers.at("g")));
+  // A Mul before the first two layers, and one before the last one.
+  CHECK(count(q.float_model, "Mul") == 2);
+  CHECK(test::distance(b.get(), q.float_model, samples[0]) < 1e-4);
   CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.1);
+  // Both operands of the product of two activations are quantized, symmetrically; the attention and
+  // its values are not.
+  for (const std::string& name : {key, query}) {
+    REQUIRE(activation(q, name) != nullptr);
+    CHECK(activation(q, name)->zero_points == std::vector<std::int32_t>{0});
+  }
+  CHECK(activation(q, attention) == nullptr);
+  CHECK(activation(q, values) == nullptr);
+  // Others are asymmetric: the zero point is where the range puts it.
+  CHECK(std::any_of(q.parameters.begin(), q.parameters.end(), [](const auto& p) {
+    return p.zero_points[0] != 0 && p.zero_points[0] != -128;
+  }));
 
   // The Mul of a graph input stays float: only what it makes is quantized.
   model_builder direct;
   direct.input("x", {2, 4, 8});
   direct.output(
       direct.add("MatMul", {"x", direct.constant("w", random_floats(r, {8, 6}, -1.0F, 1.0F))}));
-  const graph::quantization smoothed = nncf::quantize(
+  const nncf::quantization smoothed = nncf::quantize(
       direct.get(), data,
       {.model_type = nncf::model_type::transformer, .activations_range_estimator = nncf::min_max});
   CHECK(count(smoothed.result, "Mul") == 1);
   CHECK(count(smoothed.result, "QuantizeLinear") == 1);
-  for (const graph::node& n : smoothed.result.nodes) {
-    if (n.is("Mul")) {
-      CHECK(n.inputs[0] == "x");
-    }
-  }
+  CHECK(first(smoothed.result, "Mul").inputs[0] == "x");
 
-  // Ignored nodes are found again in the smoothed model, and are not smoothed.
+  // Ignored nodes are found again in the smoothed model.
   const std::string last = b.get().nodes.back().name;
-  const graph::quantization partly = quantize({.ignored_scope = {.names = {last}}});
-  CHECK(partly.parameters.layers.size() == 2);
-  CHECK(count(partly.plan.float_model(), "Mul") == 0);
+  const nncf::quantization partly = quantize({.ignored_scope = {.names = {last}}});
+  CHECK(all_weights(partly).size() == 2);
   const graph::node& left = named(partly.result, last);
   CHECK(producer(partly.result, left.inputs[1]) == nullptr);
-  CHECK(is_made_by(partly.result, left.inputs[0], "Tanh"));
+  CHECK(is_made_by(partly.result, left.inputs[0], "Mul"));
   // Off, and without transformers: symmetric, no pass for it.
-  const graph::quantization off = quantize({.smooth_quant_alphas = {.matmul = -1.0F}});
+  const nncf::quantization off = quantize({.smooth_quant_alphas = {.matmul = -1.0F}});
   CHECK(drawn == 4);
-  CHECK(count(off.plan.float_model(), "Mul") == 0);
-  const graph::quantization plain = nncf::quantize(b.get(), data);
-  CHECK(count(plain.plan.float_model(), "Mul") == 0);
-  for (const auto& [name, p] : plain.parameters.activations) {
-    CHECK((p.zero_point == 0 || p.zero_point == 128));
+  CHECK(count(off.float_model, "Mul") == 0);
+  const nncf::quantization plain = nncf::quantize(b.get(), data);
+  CHECK(count(plain.float_model, "Mul") == 0);
+  for (const nncf::quantizer_parameters& p : plain.parameters) {
+    CHECK(p.zero_points[0] == 0);
   }
-  CHECK(quantize({.preset = nncf::preset::performance})
-            .parameters.activations.at(normed)
-            .zero_point == 128);
+  CHECK(activation(plain, attention) != nullptr);
 }
 
 TEST_CASE("nncf::quantize: channel alignment") {
@@ -878,20 +936,27 @@ TEST_CASE("nncf::quantize: channel alignment") {
   int drawn = 0;
   const counted range(0, 5, drawn);
   const nncf::dataset data(range, [&](int i) { return samples[static_cast<std::size_t>(i)]; });
-  const graph::quantization without =
+  const nncf::quantization without =
       nncf::quantize(b.get(), data, {.disable_bias_correction = true});
   CHECK(drawn == 5);
-  const graph::quantization with = nncf::quantize(
+  const nncf::quantization with = nncf::quantize(
       b.get(), data, {.disable_bias_correction = true, .disable_channel_alignment = false});
   CHECK(drawn == 5 + 10);
-  CHECK(test::distance(b.get(), with.plan.float_model(), samples[0]) < 1e-4);
+  CHECK(test::distance(b.get(), with.float_model, samples[0]) < 1e-4);
   // Channels between the two are of one size: the largest weight of each is no longer 2^12 apart.
-  const auto spread = [](const graph::quantization& q) {
-    const auto& scales = weights_of(q, "Conv_0").scales;
-    return *std::max_element(scales.begin(), scales.end()) /
-           *std::min_element(scales.begin(), scales.end());
+  const auto spread = [](const nncf::quantization& q) {
+    for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+      const auto& of = q.quantizers[k].weights_of;
+      if (of && q.float_model.nodes[of->node].name == "Conv_0") {
+        const std::vector<float>& scales = q.parameters[k].scales;
+        return *std::max_element(scales.begin(), scales.end()) /
+               *std::min_element(scales.begin(), scales.end());
+      }
+    }
+    return 0.0F;
   };
   CHECK(spread(without) > 50.0F);
+  CHECK(spread(with) > 0.0F);
   CHECK(spread(with) < spread(without));
   CHECK(test::distance(b.get(), graph::for_execution(with.result), samples[0]) < 0.2);
 }
@@ -902,35 +967,53 @@ TEST_CASE("nncf::quantize: ignored scope, and what it refuses") {
   const graph::model m = small_network(r);
   const auto samples = samples_of(r, {1, 3, 8, 8}, 2);
   const nncf::dataset data(samples);
-  const auto layers = [&](const graph::ignored_scope& scope) {
-    std::set<std::string> names;
-    const graph::quantization q = nncf::quantize(m, data, {.ignored_scope = scope});
-    for (const std::size_t i : q.plan.layers()) {
-      names.insert(q.plan.float_model().nodes[i].name);
-    }
-    return names;
-  };
   using names = std::set<std::string>;
-  CHECK(layers({}) == names{"Conv_0", "Conv_2", "Gemm_5"});
-  CHECK(layers({.names = {"Conv_2"}}) == names{"Conv_0", "Gemm_5"});
-  CHECK(layers({.types = {"Conv"}}) == names{"Gemm_5"});
+  const auto weights = [](const nncf::quantization& q) {
+    names found;
+    for (const auto& [name, p] : all_weights(q)) {
+      found.insert(name);
+    }
+    return found;
+  };
+  const auto layers = [&](const graph::ignored_scope& scope) {
+    return weights(nncf::quantize(m, data, {.ignored_scope = scope}));
+  };
+  CHECK(layers({}) == names{"w0", "w2", "w5"});
+  CHECK(layers({.names = {"Conv_2"}}) == names{"w0", "w5"});
+  CHECK(layers({.types = {"Conv"}}) == names{"w5"});
   CHECK(layers({.patterns = {"Conv_.*", "G.*5"}}).empty());
+  CHECK(layers({.first_layer = true}) == names{"w2", "w5"});
+  CHECK(layers({.last_layer = true}) == names{"w0", "w2"});
   CHECK(layers({.names = {"absent"}, .validate = false}).size() == 3);
+  CHECK(weights(nncf::quantize(
+            m, data, {.ignored_subgraphs = {{.inputs = {"Relu_1"}, .outputs = {"Flatten_4"}}}})) ==
+        names{"w0", "w5"});
   const auto invalid = error_kind::invalid_argument;
   check_graph_error(invalid, {"name 'absent'"}, [&] { layers({.names = {"absent"}}); });
   check_graph_error(invalid, {"type 'Gelu'"}, [&] { layers({.types = {"Gelu"}}); });
   check_graph_error(invalid, {"pattern 'Conv'"}, [&] { layers({.patterns = {"Conv"}}); });
   check_graph_error(invalid, {"pattern '('"}, [&] { layers({.patterns = {"("}}); });
 
-  const auto refuse = [&](std::initializer_list<std::string_view> words,
+  const auto refuse = [&](error_kind kind, std::initializer_list<std::string_view> words,
                           const nncf::quantize_options& o) {
-    check_graph_error(invalid, words, [&] { static_cast<void>(nncf::quantize(m, data, o)); });
+    check_graph_error(kind, words, [&] { static_cast<void>(nncf::quantize(m, data, o)); });
   };
-  refuse({"subset_size 0"}, {.subset_size = 0});
-  refuse({"alpha of 1.5"}, {.smooth_quant_alphas = {.matmul = 1.5F}});
-  refuse({"clipping -3"}, {.activations_range_estimator = {.clipping = -3.0F}});
-  refuse({"clipping -4"}, {.weights_range_estimator = {.clipping = -4.0F}});
-  refuse({"int32", "uint8 or int8"}, {.activation_type = element_type::s32});
+  refuse(invalid, {"no node 'nowhere'"},
+         {.ignored_subgraphs = {{.inputs = {"nowhere"}, .outputs = {"Gemm_5"}}}});
+  refuse(invalid, {"no way"},
+         {.ignored_subgraphs = {{.inputs = {"Gemm_5"}, .outputs = {"Conv_0"}}}});
+  refuse(invalid, {"subset_size 0"}, {.subset_size = 0});
+  refuse(invalid, {"alpha of 1.5"}, {.smooth_quant_alphas = {.matmul = 1.5F}});
+  refuse(invalid, {"clipping -3"}, {.activations_range_estimator = {{.clipping = -3.0F}}});
+  refuse(invalid, {"clipping -4"}, {.weights_range_estimator = {.clipping = -4.0F}});
+  refuse(error_kind::unsupported, {"cpu_spr"}, {.target_device = nncf::target_device::cpu_spr});
+  // Restrictions that no operator's table has.
+  refuse(invalid, {"no quantizer", "Conv node"}, {.activations_quantization_params = {.bits = 4}});
+  refuse(invalid, {"16 bits"}, {.activations_quantization_params = {.bits = 16}});
+  refuse(invalid, {"no quantizer", "Conv node"},
+         {.weights_quantization_params = {.is_signed = false}});
+  refuse(invalid, {"overflow fix", "asymmetric"},
+         {.weights_quantization_params = {.symmetric = false}});
   const std::vector<tensors> none;
   check_graph_error(invalid, {"dataset", "no items"},
                     [&] { static_cast<void>(nncf::quantize(m, nncf::dataset(none))); });
@@ -940,7 +1023,63 @@ TEST_CASE("nncf::quantize: ignored scope, and what it refuses") {
                     [&] { static_cast<void>(nncf::quantize(m, nncf::dataset(bad))); });
   // Everything in float needs no samples.
   CHECK(nncf::quantize(m, nncf::dataset(none), {.ignored_scope = {.patterns = {".*"}}})
-            .parameters.activations.empty());
+            .quantizers.empty());
+}
+
+TEST_CASE("nncf::place_quantizers: what becomes of quantizers below a value with several users") {
+  test::random_source r(222);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  const std::string y = b.add("Relu", {layer(b, r, "x", {4, 3, 1, 1})});
+  b.constant("w", random_floats(r, {4, 1, 3, 3}, -0.4F, 0.4F));
+  const std::string left = b.add("Conv", {y, "w"}, {{"group", number(4)}});
+  const std::string right = layer(b, r, y, {4, 4, 3, 3});
+  b.output(left);
+  b.output(right);
+  using rule = nncf::propagation_rule;
+  const auto of_y = [&](rule way) {
+    std::vector<nncf::placed_quantizer> found = nncf::place_quantizers(b.get(), {.rule = way});
+    std::erase_if(found, [&](const auto& q) { return q.value != y; });
+    return found;
+  };
+  // One for all, with one scale, since one of the users has no others.
+  const auto one = of_y(rule::merge_all_in_one);
+  REQUIRE(one.size() == 1);
+  CHECK_FALSE(one[0].only);
+  CHECK_FALSE(one[0].config.per_channel);
+  CHECK(one[0].serves.size() == 2);
+  for (const rule way : {rule::do_not_merge_branches, rule::merge_if_all_branches_same}) {
+    const auto both = of_y(way);
+    REQUIRE(both.size() == 2);
+    for (const nncf::placed_quantizer& q : both) {
+      REQUIRE(q.only);
+      CHECK(q.config.per_channel == (b.get().nodes[q.only->node].outputs[0] == left));
+    }
+  }
+}
+
+TEST_CASE("nncf: groups of quantizers, and models without some of them") {
+  test::random_source r(223);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+  const nncf::quantization q = nncf::quantize(m, nncf::dataset(samples));
+  const std::vector<nncf::quantizer_group> groups = nncf::quantizer_groups(q);
+  CHECK(groups.size() == 4);  // two convolutions, the average, the last layer
+  std::set<std::size_t> all;
+  for (const nncf::quantizer_group& g : groups) {
+    CHECK(g.nodes.size() == 1);
+    all.insert(g.quantizers.begin(), g.quantizers.end());
+  }
+  CHECK(all.size() == q.quantizers.size());
+  const nncf::quantization none = nncf::without_quantizers(q, all);
+  CHECK(test::different(m, none.result, samples[0]).empty());  // also the biases of before
+  CHECK(count(none.result, "QuantizeLinear") == 0);
+  const nncf::quantization same = nncf::without_quantizers(q, {});
+  CHECK(test::different(q.result, same.result, samples[0]).empty());
+  check_graph_error(error_kind::invalid_argument, {"without_quantizers"},
+                    [&] { static_cast<void>(nncf::without_quantizers(q, {99})); });
 }
 
 TEST_CASE("calibrate: observers see values in the order of their dimensions") {

@@ -8,6 +8,7 @@
 #define DETENT_GRAPH_NNCF_NNCF_HPP
 
 #include <detent/graph/nncf/dataset.hpp>                         // IWYU pragma: export
+#include <detent/graph/nncf/placement.hpp>                       // IWYU pragma: export
 #include <detent/graph/nncf/quantize.hpp>                        // IWYU pragma: export
 #include <detent/graph/nncf/quantize_with_accuracy_control.hpp>  // IWYU pragma: export
 #include <detent/graph/nncf/range_estimator.hpp>                 // IWYU pragma: export

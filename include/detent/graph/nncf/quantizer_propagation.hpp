@@ -1,0 +1,701 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NNCF's propagation of quantizers: where in a graph the activations are quantized.
+//
+// A place is a result of a vertex, or a source of a vertex (the connection from a result to one of
+// its users). The algorithm:
+//
+//   start    Each source of a vertex whose trait is takes_integers gets a quantizer, with the
+//            configurations that its kind may have. The quantizers wait in a queue.
+//   step     The first quantizer of the queue moves one place up, and goes to the end of the queue:
+//            - from a source to the result it is connected to. If that result has a quantizer
+//              already, or one has passed it, both become one, provided that they may have the same
+//              configurations; otherwise the quantizer stays.
+//            - from a result to the sources of its vertex, if the vertex only moves elements. With
+//              several sources, a copy goes to each; those of a Concat before a layer share scales.
+//            It stays where elements are computed with, at integers, and at an input of the model.
+//   branch   A result with several users is an obstacle. A quantizer stays below it if an output of
+//            the model, or an operator in float, takes the result, be it behind operators that move
+//            elements. Otherwise it waits until all quantizers below have arrived or stay. Those
+//            that have arrived become one at the result, with the configurations that all of them
+//            may have, or stay if there is none.
+//   end      A quantizer beside a constant operand of an elementwise operator is taken away if it
+//            has not moved past an operator and serves that operator alone. Each of the others
+//            takes its first configuration. A quantizer behind another one is taken away if that
+//            one's values need no rounding any more.
+//
+// Source: NNCF 3.4, QuantizerPropagationSolver.
+#ifndef DETENT_GRAPH_NNCF_QUANTIZER_PROPAGATION_HPP
+#define DETENT_GRAPH_NNCF_QUANTIZER_PROPAGATION_HPP
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/config.hpp>
+#include <detent/graph/nncf/operator_graph.hpp>
+#include <detent/graph/nncf/operator_traits.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace graph::nncf {
+
+/// NNCF's QuantizerPropagationRule: what becomes of the quantizers below a result with several
+/// users.
+enum class propagation_rule : std::uint8_t {
+  do_not_merge_branches,       ///< They stay.
+  merge_if_all_branches_same,  ///< They become one if they may have the same configurations.
+  merge_with_potential_requantization,  ///< They become one; stricter ones stay as well.
+  merge_all_in_one                      ///< They become one if they have a configuration in common.
+};
+
+namespace detail {
+
+/// A place of a quantizer: a result of a vertex, or one of its sources.
+struct quantizer_place {
+  std::size_t vertex = 0;
+  std::optional<std::size_t> source = {};  ///< Index of the source; none for the result.
+  friend bool operator==(const quantizer_place&, const quantizer_place&) = default;
+  friend auto operator<=>(const quantizer_place&, const quantizer_place&) = default;
+};
+
+/// A quantizer on its way, or where it has come to stay.
+struct moving_quantizer {
+  configs options;                   ///< Configurations that it may have, the preferred one first.
+  quantizer_place at;                ///< Where it is.
+  std::set<std::size_t> serves;      ///< The vertices whose sources it was made for.
+  std::set<quantizer_place> passed;  ///< The places that its values reach down to, `at` included.
+  std::set<std::size_t> passed_vertices = {};  ///< The vertices that it affects.
+  std::set<quantizer_place> entries = {};      ///< The sources by which it reaches them.
+  std::size_t steps = 0;                       ///< Number of places that it has moved.
+  std::optional<std::size_t> group = {};       ///< Quantizers of a group share scales.
+  std::set<std::size_t> stricter = {};         ///< Quantizers that stay below it.
+};
+
+/// What is known of a vertex besides the graph.
+struct vertex_rules {
+  trait of = trait::in_float;  ///< in_float also for those that are ignored.
+  configs options;             ///< Configurations of quantizers of its sources.
+  std::string kind;            ///< The kind; empty for those that are ignored.
+};
+
+/// Propagates quantizers through a graph.
+class quantizer_propagation {
+ public:
+  quantizer_propagation(const operator_graph& g, std::vector<vertex_rules> rules,
+                        propagation_rule rule, bool quantize_outputs)
+      : g_(g),
+        rules_(std::move(rules)),
+        rule_(rule),
+        quantize_outputs_(quantize_outputs),
+        users_(g.users()),
+        affecting_(g.vertices.size()),
+        before_outputs_(results_before_outputs()) {}
+
+  /// Runs the algorithm. The result has the quantizers by their numbers.
+  [[nodiscard]] std::map<std::size_t, moving_quantizer> run() {
+    start();
+    std::size_t idle = 0;
+    while (!queue_.empty()) {
+      const std::size_t q = queue_.front();
+      queue_.pop_front();
+      const auto waits = waiting_for_.find(q);
+      if (waits == waiting_for_.end()) {
+        idle = 0;
+        step(q);
+        continue;
+      }
+      const std::size_t branch = waits->second;
+      std::set<std::size_t> active = active_below(branch);
+      if (first_below(branch).count(q) != 0) {
+        active.insert(q);
+      }
+      queue_.push_back(q);
+      // Quantizers that wait for each other at different results would wait forever.
+      if (active == waiting_[branch] || ++idle > queue_.size()) {
+        idle = 0;
+        merge_waiting(branch);
+      }
+    }
+    take_away_at_integer_inputs();
+    take_away_beside_constants();
+    for (auto& [q, quantizer] : quantizers_) {
+      quantizer.options.resize(1);
+    }
+    take_away_redundant();
+    return quantizers_;
+  }
+
+  /// The quantizers that reached a table of embeddings, by their numbers, and the vertex of it.
+  [[nodiscard]] const std::map<std::size_t, std::size_t>& at_embeddings() const noexcept {
+    return at_embeddings_;
+  }
+
+ private:
+  enum class status : std::uint8_t { moves, merges, stays, waits };
+
+  [[nodiscard]] std::vector<std::size_t>& affecting(const quantizer_place& p) {
+    return at_places_[p];
+  }
+  [[nodiscard]] std::optional<std::size_t> here(const quantizer_place& p) const {
+    const auto found = here_.find(p);
+    return found == here_.end() ? std::optional<std::size_t>() : found->second;
+  }
+  [[nodiscard]] const operator_vertex::source& source(const quantizer_place& p) const {
+    return g_.vertices[p.vertex].sources[*p.source];
+  }
+
+  void start() {
+    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
+      const vertex_rules& r = rules_[v];
+      const bool is_output = r.kind == output_kind;
+      if (is_output ? !quantize_outputs_ : r.of != trait::takes_integers) {
+        continue;
+      }
+      for (std::size_t k = 0; k < g_.vertices[v].sources.size(); ++k) {
+        const quantizer_place place{v, k};
+        const bool skipped = r.kind == "Attention" && source(place).port > 1;
+        if (!source(place).is_integer && !skipped) {
+          moving_quantizer q{r.options, place, {v}, {place}, {v}, {place}};
+          queue_.push_back(add(std::move(q)));
+          affecting_[v].push_back(last_);
+        }
+      }
+    }
+  }
+
+  /// Adds a quantizer at its place; returns its number.
+  std::size_t add(moving_quantizer q) {
+    ++last_;
+    here_[q.at] = last_;
+    affecting(q.at).push_back(last_);
+    quantizers_.emplace(last_, std::move(q));
+    return last_;
+  }
+
+  static void erase_one(std::vector<std::size_t>& from, std::size_t q) {
+    const auto found = std::find(from.begin(), from.end(), q);
+    if (found != from.end()) {
+      from.erase(found);
+    }
+  }
+
+  void remove(std::size_t q) {
+    const moving_quantizer& gone = quantizers_.at(q);
+    for (const quantizer_place& p : gone.passed) {
+      erase_one(affecting(p), q);
+    }
+    for (const std::size_t v : gone.passed_vertices) {
+      erase_one(affecting_[v], q);
+    }
+    if (here(gone.at) == q) {
+      here_.erase(gone.at);
+    }
+    at_embeddings_.erase(q);
+    quantizers_.erase(q);
+  }
+
+  /// A copy of a quantizer that has all its places.
+  std::size_t clone(std::size_t q) {
+    ++last_;
+    const moving_quantizer copy = quantizers_.at(q);
+    for (const quantizer_place& p : copy.passed) {
+      affecting(p).push_back(last_);
+    }
+    for (const std::size_t v : copy.passed_vertices) {
+      affecting_[v].push_back(last_);
+    }
+    quantizers_.emplace(last_, copy);
+    return last_;
+  }
+
+  /// Moves a quantizer one place up, to each place that is there.
+  void step(std::size_t q) {
+    const quantizer_place at = quantizers_.at(q).at;
+    if (at.source) {
+      to_result(q);
+      return;
+    }
+    const operator_vertex& v = g_.vertices[at.vertex];
+    const trait t = rules_[at.vertex].of;
+    if (t == trait::looks_up) {
+      at_embeddings_[q] = at.vertex;
+    }
+    if ((t != trait::moves && t != trait::concat) || v.sources.empty()) {
+      return;  // stays
+    }
+    std::vector<std::size_t> all{q};
+    for (std::size_t k = 1; k < v.sources.size(); ++k) {
+      all.push_back(clone(q));
+    }
+    if (rules_[at.vertex].kind == "Concat" && all.size() > 1 && is_before_layer(at.vertex)) {
+      share_scales(all);
+    }
+    const bool integer_result = has_integer_result(at.vertex);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (!v.sources[k].is_integer && !integer_result) {
+        move(all[k], {at.vertex, k}, at.vertex);
+        queue_.push_back(all[k]);
+      } else if (k > 0) {
+        remove(all[k]);
+      }
+    }
+  }
+
+  /// From a source to the result it is connected to.
+  void to_result(std::size_t q) {
+    const quantizer_place at = quantizers_.at(q).at;
+    const quantizer_place above{source(at).from, {}};
+    switch (way_to_result(q, at)) {
+      case status::stays:
+        break;
+      case status::moves:
+        move(q, above, {});
+        queue_.push_back(q);
+        break;
+      case status::merges: {
+        const std::vector<std::size_t> survivors =
+            here(above) ? std::vector<std::size_t>{*here(above)} : affecting(above);
+        merge_into(q, survivors);
+        break;
+      }
+      case status::waits:
+        waiting_[above.vertex].insert(q);
+        waiting_for_[q] = above.vertex;
+        queue_.push_back(q);
+        break;
+    }
+  }
+
+  [[nodiscard]] status way_to_result(std::size_t q, const quantizer_place& at) {
+    const operator_vertex::source& s = source(at);
+    if (has_integer_result(s.from)) {
+      return status::stays;
+    }
+    const std::vector<std::size_t>& passed = affecting({s.from, {}});
+    if (!passed.empty()) {
+      return quantizers_.at(q).options == quantizers_.at(passed.front()).options ? status::merges
+                                                                                 : status::stays;
+    }
+    return users_[s.from].size() > 1 ? way_past_branch(q, s.from) : status::moves;
+  }
+
+  [[nodiscard]] bool has_integer_result(std::size_t v) const {
+    return std::any_of(users_[v].begin(), users_[v].end(), [&](const auto& u) {
+      return g_.vertices[u.first].sources[u.second].is_integer;
+    });
+  }
+
+  /// Moves a quantizer to a place above it, past a vertex if one is given.
+  void move(std::size_t q, const quantizer_place& to, std::optional<std::size_t> past) {
+    moving_quantizer& m = quantizers_.at(q);
+    if (here(m.at) == q) {
+      here_.erase(m.at);
+    }
+    if (past) {
+      m.passed_vertices.insert(*past);
+      m.entries.insert(to);
+      affecting_[*past].push_back(q);
+      ++m.steps;
+    }
+    ++m.steps;
+    m.at = to;
+    m.passed.insert(to);
+    affecting(to).push_back(q);
+    here_[to] = q;
+  }
+
+  /// Gives all that a quantizer serves to others, and takes it away.
+  void merge_into(std::size_t q, const std::vector<std::size_t>& survivors) {
+    const moving_quantizer gone = quantizers_.at(q);
+    for (const std::size_t s : survivors) {
+      moving_quantizer& m = quantizers_.at(s);
+      m.serves.insert(gone.serves.begin(), gone.serves.end());
+      m.passed_vertices.insert(gone.passed_vertices.begin(), gone.passed_vertices.end());
+      m.stricter.erase(q);
+      for (const quantizer_place& p : gone.passed) {
+        m.passed.insert(p);
+        affecting(p).push_back(s);
+      }
+      for (const quantizer_place& e : gone.entries) {
+        m.entries.insert(e);
+        affecting_[e.vertex].push_back(s);
+      }
+      if (gone.group) {
+        join_group(s, *gone.group);
+      }
+    }
+    remove(q);
+  }
+
+  /// Adds a quantizer to a group, and all of its own group with it.
+  void join_group(std::size_t q, std::size_t group) {
+    const std::optional<std::size_t> own = quantizers_.at(q).group;
+    for (auto& [other, m] : quantizers_) {
+      if (other == q || (own && m.group == own)) {
+        m.group = group;
+      }
+    }
+  }
+
+  void share_scales(const std::vector<std::size_t>& all) {
+    if (!quantizers_.at(all[0]).group) {
+      quantizers_.at(all[0]).group = next_group_++;
+    }
+    for (const std::size_t q : all) {
+      join_group(q, *quantizers_.at(all[0]).group);
+    }
+  }
+
+  /// Whether a layer is behind a vertex, with nothing between them but operators that move
+  /// elements.
+  [[nodiscard]] bool is_before_layer(std::size_t v) const {
+    std::vector<std::size_t> next{v};
+    std::set<std::size_t> seen;
+    while (!next.empty()) {
+      const std::size_t from = next.back();
+      next.pop_back();
+      for (const auto& [user, k] : users_[from]) {
+        const std::string& kind = rules_[user].kind;
+        if (is_dense_layer(kind) || kind == "Attention") {
+          return true;
+        }
+        if ((rules_[user].of == trait::moves || kind == "Concat") && seen.insert(user).second) {
+          next.push_back(user);
+        }
+      }
+    }
+    return false;
+  }
+
+  // -------------------------------------------------------------------------------- branches
+
+  /// Whether a quantizer may pass a result with several users.
+  [[nodiscard]] status way_past_branch(std::size_t q, std::size_t branch) {
+    if (before_outputs_.count(branch) != 0 && !quantize_outputs_) {
+      return status::stays;
+    }
+    std::set<std::size_t> others;
+    for (const std::size_t v : computing_below(branch)) {
+      if (rules_[v].kind == "Attention" && !all_quantized_below(branch)) {
+        return status::stays;
+      }
+      if (!affecting_[v].empty()) {
+        others.insert(affecting_[v].begin(), affecting_[v].end());
+        continue;
+      }
+      if (rules_[v].of != trait::concat) {
+        return status::stays;
+      }
+      const std::set<std::size_t> may_come = active_below(v);
+      if (may_come.empty()) {
+        return status::stays;
+      }
+      others.insert(may_come.begin(), may_come.end());
+    }
+    others.erase(q);
+    return others.empty() ? status::moves : status::waits;
+  }
+
+  /// The first vertices below a result that do more than move elements.
+  [[nodiscard]] std::vector<std::size_t> computing_below(std::size_t branch) const {
+    std::vector<std::size_t> found;
+    const std::function<void(std::size_t)> descend = [&](std::size_t v) {
+      for (const auto& [user, k] : users_[v]) {
+        if (rules_[user].of == trait::moves) {
+          descend(user);
+        } else {
+          found.push_back(user);
+        }
+      }
+    };
+    descend(branch);
+    return found;
+  }
+
+  /// Whether each way down from a result meets a quantizer before an operator that computes.
+  [[nodiscard]] bool all_quantized_below(std::size_t branch) const {
+    const auto& users = users_[branch];
+    return std::all_of(users.begin(), users.end(), [&](const auto& u) {
+      return here({u.first, u.second}) || (rules_[u.first].of == trait::moves &&
+                                           (here({u.first, {}}) || all_quantized_below(u.first)));
+    });
+  }
+
+  /// The first quantizers below the result of a vertex on each way down.
+  [[nodiscard]] std::set<std::size_t> first_below(std::size_t v) const {
+    std::set<std::size_t> found;
+    std::set<quantizer_place> seen;
+    std::vector<quantizer_place> next{{v, {}}};
+    while (!next.empty()) {
+      const quantizer_place p = next.back();
+      next.pop_back();
+      if (!seen.insert(p).second) {
+        continue;
+      }
+      if (const auto q = here(p)) {
+        found.insert(*q);
+      } else if (p.source) {
+        next.push_back({p.vertex, {}});
+      } else {
+        for (const auto& [user, k] : users_[p.vertex]) {
+          next.push_back({user, k});
+        }
+      }
+    }
+    return found;
+  }
+
+  /// Those of first_below() that are in the queue.
+  [[nodiscard]] std::set<std::size_t> active_below(std::size_t v) const {
+    std::set<std::size_t> found = first_below(v);
+    std::erase_if(found, [&](std::size_t q) {
+      return std::find(queue_.begin(), queue_.end(), q) == queue_.end();
+    });
+    return found;
+  }
+
+  /// Ends the waiting at a result with several users.
+  void merge_waiting(std::size_t branch) {
+    const std::set<std::size_t> waiting = waiting_[branch];
+    waiting_.erase(branch);
+    for (const std::size_t q : waiting) {
+      waiting_for_.erase(q);
+    }
+    // While they waited, an operator below may have turned out to stay in float.
+    const bool aborts = std::any_of(waiting.begin(), waiting.end(), [&](std::size_t q) {
+      return way_past_branch(q, branch) == status::stays;
+    });
+    const configs common = aborts ? configs() : common_options(waiting);
+    std::erase_if(queue_, [&](std::size_t q) { return waiting.count(q) != 0; });
+    if (common.empty()) {
+      return;
+    }
+    const std::size_t merged = add({common, {branch, {}}, {}, {{branch, {}}}});
+    for (const std::size_t q : waiting) {
+      const bool remains = rule_ == propagation_rule::merge_with_potential_requantization &&
+                           !same_options(quantizers_.at(q).options, common);
+      const std::set<std::size_t> serves = quantizers_.at(q).serves;
+      if (remains) {
+        quantizers_.at(merged).stricter.insert(q);
+      } else {
+        merge_into(q, {merged});
+      }
+      quantizers_.at(merged).serves.insert(serves.begin(), serves.end());
+    }
+    queue_.push_back(merged);
+  }
+
+  [[nodiscard]] static bool same_options(const configs& a, const configs& b) {
+    return a.size() == b.size() && std::is_permutation(a.begin(), a.end(), b.begin());
+  }
+
+  /// Whether quantizing again with `a` after `b` makes sense.
+  [[nodiscard]] static bool may_requantize(const quantizer_config& a, const quantizer_config& b) {
+    return a.bits <= b.bits && !(!a.symmetric && b.symmetric) && !(!a.is_signed && b.is_signed) &&
+           !(a.is_signed == true && b.is_signed == false) && a.narrow_range == b.narrow_range;
+  }
+
+  [[nodiscard]] bool allows(const configs& options, const quantizer_config& c) const {
+    if (std::find(options.begin(), options.end(), c) != options.end()) {
+      return true;
+    }
+    return rule_ == propagation_rule::merge_with_potential_requantization &&
+           std::all_of(options.begin(), options.end(),
+                       [&](const quantizer_config& o) { return may_requantize(o, c); });
+  }
+
+  /// The configurations that one quantizer for all of these may have, the preferred one first:
+  /// preferred is what the quantizers prefer.
+  [[nodiscard]] configs common_options(const std::set<std::size_t>& all) const {
+    const configs& first = quantizers_.at(*all.begin()).options;
+    if (rule_ == propagation_rule::do_not_merge_branches) {
+      return {};
+    }
+    if (rule_ == propagation_rule::merge_if_all_branches_same) {
+      const bool same = std::all_of(all.begin(), all.end(), [&](std::size_t q) {
+        return same_options(quantizers_.at(q).options, first);
+      });
+      return same ? first : configs();
+    }
+    std::vector<std::pair<std::size_t, quantizer_config>> ranked;
+    std::size_t longest = 0;
+    for (const std::size_t q : all) {
+      longest = (std::max)(longest, quantizers_.at(q).options.size());
+    }
+    for (const std::size_t q : all) {
+      for (const quantizer_config& c : quantizers_.at(q).options) {
+        const bool known =
+            std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == c; });
+        std::size_t rank = 0;
+        bool allowed = !known;
+        for (const std::size_t other : all) {
+          const configs& options = quantizers_.at(other).options;
+          const auto found = std::find(options.begin(), options.end(), c);
+          allowed = allowed && allows(options, c);
+          rank += found == options.end() ? longest + 1
+                                         : static_cast<std::size_t>(found - options.begin());
+        }
+        if (allowed) {
+          ranked.emplace_back(rank, c);
+        }
+      }
+    }
+    std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : is_preferred(a.second, b.second);
+    });
+    configs common;
+    for (const auto& [rank, c] : ranked) {
+      common.push_back(c);
+    }
+    return common;
+  }
+
+  /// More bits, then one scale for the tensor, then a symmetric range.
+  [[nodiscard]] static bool is_preferred(const quantizer_config& a, const quantizer_config& b) {
+    if (a.bits != b.bits) {
+      return a.bits > b.bits;
+    }
+    if (a.per_channel != b.per_channel) {
+      return b.per_channel;
+    }
+    return a.symmetric && !b.symmetric;
+  }
+
+  /// The results with several users that reach an output of the model through operators that move
+  /// elements. As in NNCF, a way that ends at an operator that computes ends all later ways from
+  /// the same output, too.
+  [[nodiscard]] std::set<std::size_t> results_before_outputs() const {
+    std::set<std::size_t> found;
+    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
+      if (rules_[v].kind != output_kind) {
+        continue;
+      }
+      bool computes = false;
+      const std::function<void(std::size_t)> climb = [&](std::size_t from) {
+        for (const operator_vertex::source& s : g_.vertices[from].sources) {
+          if (users_[s.from].size() > 1) {
+            if (!computes) {
+              found.insert(s.from);
+            }
+            continue;
+          }
+          const trait t = rules_[s.from].of;
+          computes = computes || (t != trait::moves && t != trait::concat);
+          climb(s.from);
+        }
+      };
+      climb(v);
+    }
+    return found;
+  }
+
+  // ------------------------------------------------------------------------------------- end
+
+  /// Takes away the quantizers that an input of integers reaches through operators that move
+  /// elements.
+  void take_away_at_integer_inputs() {
+    std::set<std::size_t> gone;
+    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
+      if (rules_[v].kind != input_kind || !has_integer_result(v)) {
+        continue;
+      }
+      const std::function<void(const quantizer_place&)> descend = [&](const quantizer_place& p) {
+        if (const auto q = here(p)) {
+          gone.insert(*q);
+        } else if (p.source) {
+          if (rules_[p.vertex].of == trait::moves) {
+            descend({p.vertex, {}});
+          }
+        } else {
+          for (const auto& [user, k] : users_[p.vertex]) {
+            descend({user, k});
+          }
+        }
+      };
+      descend({v, {}});
+    }
+    std::for_each(gone.begin(), gone.end(), [&](std::size_t q) { remove(q); });
+  }
+
+  void take_away_beside_constants() {
+    std::vector<std::size_t> gone;
+    for (const auto& [q, m] : quantizers_) {
+      if (m.serves.size() == 1 && m.steps <= 1 && is_elementwise(rules_[*m.serves.begin()].kind) &&
+          affecting_[*m.serves.begin()].size() == 1) {
+        gone.push_back(q);
+      }
+    }
+    std::for_each(gone.begin(), gone.end(), [&](std::size_t q) { remove(q); });
+  }
+
+  /// Takes away quantizers behind others whose values they would not change.
+  void take_away_redundant() {
+    std::set<quantizer_place> seen;  // from one input
+    const std::function<void(const quantizer_place&, std::optional<std::size_t>)> descend =
+        [&](const quantizer_place& p, std::optional<std::size_t> upper) {
+          if (!seen.insert(p).second) {
+            return;
+          }
+          if (const auto q = here(p)) {
+            if (upper &&
+                makes_redundant(quantizers_.at(*upper).options[0], quantizers_.at(*q).options[0])) {
+              merge_into(*q, {*upper});
+            } else {
+              upper = q;
+            }
+          }
+          if (p.source) {
+            const bool passes = rules_[p.vertex].of == trait::moves;
+            descend({p.vertex, {}}, passes ? upper : std::nullopt);
+            return;
+          }
+          for (const auto& [user, k] : users_[p.vertex]) {
+            const bool integer = g_.vertices[user].sources[k].is_integer;
+            descend({user, k}, integer ? std::nullopt : upper);
+          }
+        };
+    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
+      if (g_.vertices[v].sources.empty()) {
+        seen.clear();
+        descend({v, {}}, {});
+      }
+    }
+  }
+
+  [[nodiscard]] static bool makes_redundant(const quantizer_config& upper,
+                                            const quantizer_config& lower) {
+    return upper.bits == lower.bits && (upper.symmetric || !lower.symmetric) &&
+           (!upper.per_channel || lower.per_channel) && upper.narrow_range == lower.narrow_range;
+  }
+
+  const operator_graph& g_;
+  std::vector<vertex_rules> rules_;
+  propagation_rule rule_;
+  bool quantize_outputs_;
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> users_;
+  std::vector<std::vector<std::size_t>> affecting_;  // quantizers of each vertex, some repeatedly
+  std::set<std::size_t> before_outputs_;
+  std::size_t last_ = 0;
+  std::size_t next_group_ = 0;
+  std::map<std::size_t, moving_quantizer> quantizers_;
+  std::map<quantizer_place, std::size_t> here_;
+  std::map<quantizer_place, std::vector<std::size_t>> at_places_;
+  std::deque<std::size_t> queue_;
+  std::map<std::size_t, std::set<std::size_t>> waiting_;  // by the vertex of the result
+  std::map<std::size_t, std::size_t> waiting_for_;
+  std::map<std::size_t, std::size_t> at_embeddings_;
+};
+
+}  // namespace detail
+}  // namespace graph::nncf
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_GRAPH_NNCF_QUANTIZER_PROPAGATION_HPP
