@@ -2,6 +2,7 @@
 // The best scale there is: compared with every breakpoint in long double, with every other method,
 // and with what histograms say of it.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <detent/all.hpp>
 
 #include "check_error.hpp"
+#include "for_each_target.hpp"
 #include "random.hpp"
 
 namespace {
@@ -78,6 +80,36 @@ real least_error(std::span<const float> x, std::span<const float> weights, grid 
     least = c > 0.0L ? std::min(least, squares - b * b / c) : least;
   }
   return least;
+}
+
+/// The same for many values with weight 1: all breakpoints in falling order, one by one.
+real least_error_of_many(std::span<const float> x, grid levels, std::int32_t zero_point) {
+  struct breakpoint {
+    real scale;
+    real magnitude;
+    std::int32_t level;
+  };
+  std::vector<breakpoint> points;
+  real squares = 0.0L;
+  for (const float value : x) {
+    const std::int32_t cap = value < 0.0F ? zero_point - levels.qmin : levels.qmax - zero_point;
+    const real magnitude = std::fabs(static_cast<real>(value));
+    squares += magnitude * magnitude;
+    for (std::int32_t k = 1; k <= cap && value != 0.0F; ++k) {
+      points.push_back({magnitude / (static_cast<real>(k) - 0.5L), magnitude, k});
+    }
+  }
+  std::sort(points.begin(), points.end(),
+            [](const breakpoint& a, const breakpoint& b) { return a.scale > b.scale; });
+  real b = 0.0L;
+  real c = 0.0L;
+  real most = 0.0L;
+  for (const breakpoint& p : points) {
+    b += p.magnitude;
+    c += static_cast<real>(2 * p.level - 1);
+    most = std::max(most, b * b / c);
+  }
+  return squares - most;
 }
 
 std::vector<float> sample(random_source& random, int kind, std::size_t n) {
@@ -183,6 +215,158 @@ TEST_CASE("exact_mse is the least of all breakpoints") {
     ++cases;
   }
   CHECK(cases == 3000);
+}
+
+TEST_CASE("exact_mse of many values is the least of all breakpoints") {
+  random_source random(11);
+  INFO("seed ", random.seed());
+  // From 5000 values on, groups of them narrow the search.
+  for (const std::size_t n : {200U, 1500U, 6000U, 12000U}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      for (const int bits : {3, 8}) {
+        std::vector<float> x = sample(random, kind, n);
+        if (bits == 3) {
+          x[n / 2] *= 50.0F;
+        }
+        real squares = 0.0L;
+        for (const float value : x) {
+          squares += static_cast<real>(value) * value;
+        }
+        for (const bool symmetric : {true, false}) {
+          const quant_scheme scheme = scheme_of(bits, symmetric, symmetric);
+          const scale_solution s = exact_mse(x, scheme);
+          real least = least_error_of_many(x, scheme.levels, s.params.zero_point);
+          const std::int32_t others = symmetric ? 0 : bits == 3 ? 8 : n < 1000 ? 255 : 3;
+          for (std::int32_t d = -others; d <= others; ++d) {
+            const std::int32_t z = s.params.zero_point + d;
+            if (z >= scheme.levels.qmin && z <= scheme.levels.qmax) {
+              least = std::min(least, least_error_of_many(x, scheme.levels, z));
+            }
+          }
+          const real count = static_cast<real>(n);
+          INFO("n ", n, " kind ", kind, " bits ", bits, " symmetric ", symmetric);
+          const real rounding = squares / count * 1e-12L;
+          CHECK(static_cast<real>(s.evidence.objective) <= least / count * 1.000001L + rounding);
+          CHECK(static_cast<real>(s.evidence.lower_bound) <= least / count + rounding);
+          CHECK(static_cast<real>(s.evidence.lower_bound) >= least / count - rounding);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("exact_mse: values as hard as they come") {
+  constexpr float tiny = std::numeric_limits<float>::denorm_min();
+  constexpr float huge = std::numeric_limits<float>::max();
+  random_source random(12);
+  INFO("seed ", random.seed());
+  std::vector<std::vector<float>> lists = {std::vector<float>(300, 0.7F),
+                                           std::vector<float>(7000, -3.0F),
+                                           {tiny, -tiny, 2.0F * tiny},
+                                           {huge, -huge, tiny},
+                                           {huge, 1.0F, 1.0F, 1.0F},
+                                           {-1e30F, 1e-30F, 2e-30F, 3e-30F},
+                                           {0.0F, -0.0F, 5.0F}};
+  std::vector<float> mixed;
+  for (int i = 0; i < 400; ++i) {
+    mixed.push_back(std::ldexp(random.real(-1.0F, 1.0F), random.integer(-120, 120)));
+  }
+  lists.push_back(mixed);
+  std::vector<float> integers(6000);  // equal values, ties, no error at several scales
+  for (float& value : integers) {
+    value = static_cast<float>(random.integer(-9, 9));
+  }
+  lists.push_back(integers);
+  for (const std::vector<float>& x : lists) {
+    const distribution d(x);
+    for (const int bits : {2, 4, 8}) {
+      for (const bool symmetric : {true, false}) {
+        for (const bool is_signed : {true, false}) {
+          const quant_scheme scheme = scheme_of(bits, symmetric, is_signed);
+          const scale_solution s = exact_mse(d, scheme);
+          INFO("first ", x[0], " of ", x.size(), " bits ", bits, " symmetric ", symmetric,
+               " signed ", is_signed, " scale ", s.params.scale);
+          CHECK(std::isfinite(s.params.scale));
+          CHECK(s.params.scale >= std::numeric_limits<float>::min());
+          CHECK(s.evidence.lower_bound <= s.evidence.objective);
+          CHECK(s.evidence.objective == mean_squared_error(d, s.params, scheme.levels));
+          CHECK(s.evidence.objective <=
+                absmax(d, scheme).evidence.objective * (1.0 + 1e-6) + d.square_sum() * 1e-12);
+        }
+      }
+    }
+  }
+  // A large value that hardly counts.
+  const std::vector<float> x = {1e30F, 1.0F, 2.0F, 3.0F};
+  const std::vector<float> weights = {0x1p-24F, 1.0F, 1.0F, 1.0F};
+  const scale_solution s = exact_mse(distribution(x, weights), scheme_of(8, false, true));
+  CHECK(std::isfinite(s.params.scale));
+  CHECK(s.evidence.lower_bound <= s.evidence.objective);
+}
+
+TEST_CASE("exact_mse: of zero points that are equally good, that of the range wins") {
+  // Two levels are spare on 0..255, wherever the zero point is.
+  const std::vector<float> x = {-100.0F, 50.0F, 100.0F, 153.0F};
+  for (const std::int32_t low : {-128, 0}) {
+    const quant_scheme scheme{{low, low + 255}, false};
+    const scale_solution s = exact_mse(x, scheme);
+    CHECK(s.evidence.objective <= 1e-9);
+    CHECK(s.params.zero_point == params_from_range({-100.0F, 153.0F}, scheme).zero_point);
+  }
+}
+
+TEST_CASE("magnitudes are sorted") {
+  random_source random(13);
+  INFO("seed ", random.seed());
+  std::vector<std::uint32_t> buffer;
+  for (const std::size_t n : {0U, 1U, 2U, 24U, 25U, 63U, 1000U, 8192U, 8193U, 30000U}) {
+    for (int kind = 0; kind < 5; ++kind) {
+      std::vector<std::uint32_t> x(n);
+      for (std::uint32_t& value : x) {
+        value = kind == 0   ? static_cast<std::uint32_t>(random.bits())
+                : kind == 1 ? 77U
+                : kind == 2 ? static_cast<std::uint32_t>(random.integer(0, 300))
+                : kind == 3 ? std::bit_cast<std::uint32_t>(random.real(0.0F, 1.0F))
+                            : 0x3F800000U + static_cast<std::uint32_t>(random.integer(0, 99999));
+      }
+      if (n > 1 && kind == 4) {  // all others have one leading digit
+        x[0] = 0;
+        x[n - 1] = ~0U;
+      }
+      std::vector<std::uint32_t> expected = x;
+      std::sort(expected.begin(), expected.end());
+      detent::detail::sort_ascending(x, buffer);
+      INFO("n ", n, " kind ", kind);
+      CHECK(x == expected);
+    }
+  }
+}
+
+TEST_CASE("exact_mse has the same bits on all targets and for all numbers of threads") {
+  random_source random(14);
+  INFO("seed ", random.seed());
+  const std::vector<float> x = sample(random, 0, 16 * 777);
+  const detent::tensor_view<const float> view(x.data(), {16, 777});
+  const auto solver = [](const distribution& d, quant_scheme s) { return exact_mse(d, s); };
+  for (const bool symmetric : {true, false}) {
+    const quant_scheme scheme = scheme_of(8, symmetric, true);
+    const auto expected = solve_channels(view, 0, scheme, solver);
+    const auto check = [&](const std::vector<scale_solution>& found) {
+      REQUIRE(found.size() == expected.size());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        CHECK(found[i].params == expected[i].params);
+        CHECK(found[i].evidence.objective == expected[i].evidence.objective);
+        CHECK(found[i].evidence.lower_bound == expected[i].evidence.lower_bound);
+        CHECK(found[i].evidence.clipped_fraction == expected[i].evidence.clipped_fraction);
+      }
+    };
+    test::for_each_target([&] { check(solve_channels(view, 0, scheme, solver)); });
+    for (const std::size_t threads : {1U, 2U, 3U, 7U}) {
+      detent::thread_pool pool(threads);
+      INFO("threads ", threads);
+      check(solve_channels(view, 0, scheme, solver, pool.parallel()));
+    }
+  }
 }
 
 TEST_CASE("no other method is better") {

@@ -45,52 +45,68 @@ class hqq_group {
         scale_(scale),
         levels_(levels),
         options_(options),
-        unit_(options.relative ? scale : 1.0) {}
+        unit_(options.relative ? scale : 1.0),
+        places_(n),
+        codes_(n),
+        residuals_(n),
+        logs_(n),
+        powers_(n) {
+    for (std::size_t i = 0; i < n; ++i) {
+      places_[i] = static_cast<double>(weights[i]) / scale;
+    }
+  }
 
   [[nodiscard]] std::int32_t code(std::size_t i, double zero_point) const noexcept {
-    const double place = static_cast<double>(weights_[i]) / scale_ + zero_point;
+    const double place = places_[i] + zero_point;
     const double clamped = place < levels_.qmin   ? levels_.qmin
                            : place > levels_.qmax ? levels_.qmax
                                                   : place;
     return static_cast<std::int32_t>(reference::round_half_even(clamped));
   }
-  /// The error w - v of one weight.
-  [[nodiscard]] double residual(std::size_t i, double zero_point) const noexcept {
-    return static_cast<double>(weights_[i]) -
-           rounded_product(scale_, static_cast<double>(code(i, zero_point)) - zero_point);
-  }
-  /// The sum of |w - v|^p.
-  [[nodiscard]] double objective(double zero_point) const noexcept {
+  /// The sum of |w - v|^p. Keeps the codes and the errors w - v of this zero point.
+  [[nodiscard]] double objective(double zero_point) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      codes_[i] = static_cast<double>(code(i, zero_point));
+      residuals_[i] =
+          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
+    }
+    take_logs(1.0);
+    take_powers(options_.norm);
     double sum = 0.0;
     for (std::size_t i = 0; i < n_; ++i) {
-      sum += portable_power(std::fabs(residual(i, zero_point)), options_.norm);
+      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
     }
     return sum;
   }
 
-  /// The real zero point of least objective among those met on the way from `start`.
-  [[nodiscard]] double search(double start, std::size_t& iterations) const {
+  /// The real zero point of least objective among those met on the way from `start`, whose
+  /// objective is given.
+  [[nodiscard]] double search(double start, double start_objective, std::size_t& iterations) {
     double best = start;
-    double best_objective = objective(start);
-    double zero_point = start;
+    double best_objective = start_objective;
     double penalty = options_.penalty;
     double previous = std::numeric_limits<double>::infinity();
     for (iterations = 0; iterations < options_.iterations; ++iterations) {
+      // Codes, residuals and their logarithms are those of the zero point judged last.
+      if (unit_ != 1.0) {
+        take_logs(unit_);
+      }
+      take_powers(options_.norm - 1.0);
       double sum = 0.0;
       double magnitudes = 0.0;
       for (std::size_t i = 0; i < n_; ++i) {
-        const double r = residual(i, zero_point) / unit_;
-        const double e = rounded_product(shrunk(r, penalty), unit_);
+        const double r = residuals_[i] / unit_;
+        const double e = rounded_product(shrunk(r, powers_[i], penalty), unit_);
         magnitudes += std::fabs(r);
-        sum += static_cast<double>(code(i, zero_point)) -
-               (static_cast<double>(weights_[i]) - e) / scale_;
+        sum += codes_[i] - (static_cast<double>(weights_[i]) - e) / scale_;
       }
       if (!(magnitudes < previous)) {
         break;
       }
       previous = magnitudes;
       // Real zero points are stored as floats, so the rounded one is judged.
-      zero_point = static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
+      const auto zero_point =
+          static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
       penalty = rounded_product(penalty, options_.growth);
       const double now = objective(zero_point);
       if (now < best_objective) {
@@ -102,13 +118,27 @@ class hqq_group {
   }
 
  private:
+  /// log |residual / unit|, where it is not 0.
+  void take_logs(double unit) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      const double magnitude = std::fabs(residuals_[i] / unit);
+      logs_[i] = magnitude == 0.0 ? 0.0 : portable_log(magnitude);
+    }
+  }
+  /// What portable_power() makes of these magnitudes, for a y that is not 0, or of 1.
+  void take_powers(double y) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      powers_[i] = rounded_product(y, logs_[i]);
+    }
+    portable_exp(n_, powers_.data());
+  }
   /// sign(r) max(|r| - |r|^(p - 1) / penalty, 0)
-  [[nodiscard]] double shrunk(double r, double penalty) const noexcept {
+  [[nodiscard]] static double shrunk(double r, double power, double penalty) noexcept {
     const double magnitude = std::fabs(r);
     if (magnitude == 0.0) {
       return 0.0;
     }
-    const double left = magnitude - portable_power(magnitude, options_.norm - 1.0) / penalty;
+    const double left = magnitude - power / penalty;
     return left > 0.0 ? std::copysign(left, r) : 0.0;
   }
 
@@ -118,6 +148,11 @@ class hqq_group {
   grid levels_;
   const hqq_options& options_;
   double unit_;
+  std::vector<double> places_;  // w / scale
+  std::vector<double> codes_;
+  std::vector<double> residuals_;
+  std::vector<double> logs_;
+  std::vector<double> powers_;
 };
 
 }  // namespace detail
@@ -176,11 +211,11 @@ class hqq_group {
       const std::size_t r = at / problem.groups;
       const std::size_t first = problem.first(at % problem.groups);
       const std::size_t n = problem.last(at % problem.groups) - first;
-      const detail::hqq_group group(problem.row(r) + first, n,
-                                    static_cast<double>(q.params.scales[at]), levels, options);
+      detail::hqq_group group(problem.row(r) + first, n, static_cast<double>(q.params.scales[at]),
+                              levels, options);
       const double start = q.params.zero_points[at];
       before[at] = group.objective(start);
-      const double found = group.search(start, iterations[at]);
+      const double found = group.search(start, before[at], iterations[at]);
       const auto integer = [&](double z) {
         return z < levels.qmin   ? static_cast<double>(levels.qmin)
                : z > levels.qmax ? static_cast<double>(levels.qmax)
@@ -189,13 +224,16 @@ class hqq_group {
       double zero_point = found;
       if (!options.real_zero_points) {
         zero_point = start;
+        after[at] = before[at];
         for (const double z : {integer(std::floor(found)), integer(std::ceil(found))}) {
-          zero_point = group.objective(z) < group.objective(zero_point) ? z : zero_point;
+          const double objective = group.objective(z);
+          zero_point = objective < after[at] ? z : zero_point;
+          after[at] = (std::min)(objective, after[at]);
         }
       } else {
         q.real_zero_points[at] = static_cast<float>(zero_point);
+        after[at] = group.objective(zero_point);
       }
-      after[at] = group.objective(zero_point);
       if (zero_point == start) {
         continue;  // the codes of nearest rounding stay
       }
