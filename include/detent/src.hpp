@@ -18,6 +18,7 @@
 #include <detent/kernels/cache_sizes.hpp>
 #include <detent/kernels/definitions/depthwise.hpp>
 #include <detent/kernels/definitions/elementwise.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/kernels/definitions/float_products.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>
 #include <detent/kernels/definitions/maxima.hpp>

@@ -58,9 +58,11 @@
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -417,29 +419,66 @@ inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride,
 inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
 inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 
+/// m * 2^e for |m| in [1/2, 2) and e in -1021..1023: a normal number, so that nothing is rounded.
+[[nodiscard]] inline double times_power_of_two(double m, int e) noexcept {
+  return m * std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52);
+}
+
+/// e^x of several values at once: the divisions of one do not wait for those of the others. Above
+/// 709 the result is infinity, below -708 it is 0; NaN gives NaN.
+template <std::size_t kLanes>
+void portable_exp_of(double* values) noexcept {
+  constexpr double largest = 709.0;
+  constexpr double smallest = -708.0;
+  // Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even.
+  constexpr double rounding_bias = 6755399441055744.0;
+  double n[kLanes];
+  double r[kLanes];
+  double sum[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    const double x = values[i] >= smallest && values[i] <= largest ? values[i] : 0.0;
+    n[i] = (x / 0.6931471805599453 + rounding_bias) - rounding_bias;
+    const double high = x - rounded_product(n[i], ln2_high);
+    r[i] = high - rounded_product(n[i], ln2_low);
+    sum[i] = 1.0;
+  }
+  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
+  for (int k = 14; k >= 1; --k) {
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      sum[i] = 1.0 + rounded_product(r[i], sum[i]) / k;
+    }
+  }
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    const double x = values[i];
+    values[i] = x > largest    ? std::numeric_limits<double>::infinity()
+                : x < smallest ? 0.0
+                : x <= largest ? times_power_of_two(sum[i], static_cast<int>(n[i]))
+                               : x;
+  }
+}
+
 /// e^x to a few units in the last place. Above 709 the result is infinity, below -708 it is 0; NaN
 /// gives NaN.
 [[nodiscard]] inline double portable_exp(double x) noexcept {
-  constexpr double largest = 709.0;
-  constexpr double smallest = -708.0;
-  if (!(x <= largest)) {
-    return x > largest ? std::numeric_limits<double>::infinity() : x;
-  }
-  if (x < smallest) {
-    return 0.0;
-  }
-  // Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even.
-  constexpr double rounding_bias = 6755399441055744.0;
-  const double n = (x / 0.6931471805599453 + rounding_bias) - rounding_bias;
-  const double high = x - rounded_product(n, ln2_high);
-  const double r = high - rounded_product(n, ln2_low);
-  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
-  double sum = 1.0;
-  for (int k = 14; k >= 1; --k) {
-    sum = 1.0 + rounded_product(r, sum) / k;
-  }
-  return std::ldexp(sum, static_cast<int>(n));
+  portable_exp_of<1>(&x);
+  return x;
 }
+/// Replaces each of n values by portable_exp() of it.
+inline void portable_exp(std::size_t n, double* x) noexcept {
+  constexpr std::size_t lanes = 8;
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    portable_exp_of<lanes>(x + i);
+  }
+  for (; i < n; ++i) {
+    portable_exp_of<1>(x + i);
+  }
+}
+
+/// log(2) for logarithms: the high part is 11 bits short, so that its product with an exponent is
+/// exact.
+inline constexpr double log2_high = 0x1.62e42fefa3800p-1;
+inline constexpr double log2_low = 0x1.ef35793c76730p-45;
 
 /// The natural logarithm of a positive normal number, to about one unit in the last place.
 ///
@@ -448,8 +487,8 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
 ///
 /// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
 [[nodiscard]] inline double portable_log(double x) noexcept {
-  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
-  constexpr double log2_low = 0x1.ef35793c76730p-45;
+  constexpr double odd_inverses[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                     1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
   int exponent = 0;
   double m = std::frexp(x, &exponent);
   if (m < 0x1.6a09e667f3bcdp-1) {
@@ -459,8 +498,8 @@ inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
   const double f = (m - 1.0) / (m + 1.0);
   const double square = rounded_product(f, f);
   double series = 0.0;
-  for (int k = 23; k >= 3; k -= 2) {
-    series = std::fma(series, square, 1.0 / k);
+  for (const double inverse : odd_inverses) {
+    series = std::fma(series, square, inverse);
   }
   const double twice = f + f;
   const double log_m = std::fma(rounded_product(series, square), twice, twice);
@@ -35981,6 +36020,375 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <vector>
 
+// ---- detent/kernels/definitions/exponentials.hpp ----
+// The table of the family of exponentials.
+#ifndef DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+#define DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+
+// ---- detent/kernels/exponentials.hpp ----
+// The family of exponentials: e^x and logarithms of doubles, for solvers.
+#ifndef DETENT_KERNELS_EXPONENTIALS_HPP
+#define DETENT_KERNELS_EXPONENTIALS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// The kernels of exponentials. Both work in place.
+struct exponential_kernels {
+  /// Replaces each of n values by detail::portable_exp() of it.
+  void (*exp)(double* x, std::size_t n) noexcept;
+  /// Replaces each of n positive normal numbers by detail::portable_log() of it.
+  void (*log)(double* x, std::size_t n) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const exponential_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_EXPONENTIALS_HPP
+
+#if DETENT_DEFINES_KERNELS
+
+// ---- detent/kernels/portable/exponentials.hpp ----
+// Exponentials and logarithms in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+#define DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+DETENT_DECL void exp(double* x, std::size_t n) noexcept { detail::portable_exp(n, x); }
+
+DETENT_DECL void log(double* x, std::size_t n) noexcept {
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] = detail::portable_log(x[i]);
+  }
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+#if DETENT_WITH_HIGHWAY
+// ---- detent/kernels/vector/exponentials-inl.hpp ----
+// Exponentials and logarithms, step by step what portable_exp() and portable_log() do.
+
+#ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+#define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_target-inl.hpp ----
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
+//
+//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   ... #includes: all that the text needs ...
+//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
+//   #include <detent/kernels/vector/for_each_target-inl.hpp>
+//   #endif
+//   #ifdef DETENT_KERNELS_TEXT
+//   ... the text, in namespace HWY_NAMESPACE ...
+//   #include <detent/kernels/vector/end_text-inl.hpp>
+//   #endif
+//
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
+//
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+using long_tag = hn::RebindToSigned<double_tag>;
+
+/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
+/// the sum then hold: they are double_bias_bits + integer.
+inline constexpr double double_bias = 6755399441055744.0;
+inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
+
+/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
+}
+
+HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto largest = hn::Set(dd, 709.0);
+  const auto smallest = hn::Set(dd, -708.0);
+  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto inside = hn::IfThenElseZero(is_inside, x);
+  const auto bias = hn::Set(dd, double_bias);
+  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto n = hn::Sub(biased, bias);
+  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
+  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
+  const auto one = hn::Set(dd, 1.0);
+  auto sum = one;
+  for (int k = 14; k >= 1; --k) {
+    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
+  }
+  const auto exponent =
+      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+  // What is neither inside, too large nor too small is NaN.
+  const auto outside =
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+  return hn::IfThenElse(is_inside, result, outside);
+}
+
+HWY_INLINE double_vector log_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto bits = hn::BitCast(di, x);
+  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+  // The exponent as a double, by its bits. Signs are 0.
+  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto one = hn::Set(dd, 1.0);
+  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+  const auto square = product(f, f);
+  auto series = hn::Zero(dd);
+  for (int k = 23; k >= 3; k -= 2) {
+    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  }
+  const auto twice = hn::Add(f, f);
+  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
+  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
+  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
+/// divisions.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  const double_tag dd;
+  const std::size_t lane_count = hn::Lanes(dd);
+  std::size_t i = 0;
+  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
+    const auto first = function(hn::LoadU(dd, x + i));
+    const auto second = function(hn::LoadU(dd, x + i + lane_count));
+    hn::StoreU(first, dd, x + i);
+    hn::StoreU(second, dd, x + i + lane_count);
+  }
+  for (; i < n; i += lane_count) {
+    const std::size_t count = n - i < lane_count ? n - i : lane_count;
+    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+  }
+}
+
+inline void exp(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void log(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+using long_tag = hn::RebindToSigned<double_tag>;
+
+/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
+/// the sum then hold: they are double_bias_bits + integer.
+inline constexpr double double_bias = 6755399441055744.0;
+inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
+
+/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
+}
+
+HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto largest = hn::Set(dd, 709.0);
+  const auto smallest = hn::Set(dd, -708.0);
+  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto inside = hn::IfThenElseZero(is_inside, x);
+  const auto bias = hn::Set(dd, double_bias);
+  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto n = hn::Sub(biased, bias);
+  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
+  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
+  const auto one = hn::Set(dd, 1.0);
+  auto sum = one;
+  for (int k = 14; k >= 1; --k) {
+    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
+  }
+  const auto exponent =
+      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+  // What is neither inside, too large nor too small is NaN.
+  const auto outside =
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+  return hn::IfThenElse(is_inside, result, outside);
+}
+
+HWY_INLINE double_vector log_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto bits = hn::BitCast(di, x);
+  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+  // The exponent as a double, by its bits. Signs are 0.
+  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto one = hn::Set(dd, 1.0);
+  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+  const auto square = product(f, f);
+  auto series = hn::Zero(dd);
+  for (int k = 23; k >= 3; k -= 2) {
+    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  }
+  const auto twice = hn::Add(f, f);
+  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
+  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
+  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
+/// divisions.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  const double_tag dd;
+  const std::size_t lane_count = hn::Lanes(dd);
+  std::size_t i = 0;
+  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
+    const auto first = function(hn::LoadU(dd, x + i));
+    const auto second = function(hn::LoadU(dd, x + i + lane_count));
+    hn::StoreU(first, dd, x + i);
+    hn::StoreU(second, dd, x + i + lane_count);
+  }
+  for (; i < n; i += lane_count) {
+    const std::size_t count = n - i < lane_count ? n - i : lane_count;
+    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+  }
+}
+
+inline void exp(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void log(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+DETENT_DECL const exponential_kernels* exponential_kernels::of(target t) noexcept {
+  switch (t) {
+#define DETENT_ROW(id, vectors, products, depthwise) \
+  case target::id: {                                 \
+    static constexpr exponential_kernels kernels = { \
+        .exp = &vectors::exp,                        \
+        .log = &vectors::log,                        \
+    };                                               \
+    return &kernels;                                 \
+  }
+    DETENT_FOR_EACH_TARGET(DETENT_ROW)
+#undef DETENT_ROW
+    default:
+      return nullptr;
+  }
+}
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_DEFINES_KERNELS
+#endif  // DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
@@ -36079,7 +36487,7 @@ class divergence_search {
     double clip;
     double divergence;
   };
-  [[nodiscard]] result run() const {
+  [[nodiscard]] result run() {
     std::vector<double> candidates;
     for (const divergence_side& side : sides_) {
       candidates.insert(candidates.end(), side.end.begin(), side.end.end());
@@ -36135,7 +36543,7 @@ class divergence_search {
   }
 
   /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
-  [[nodiscard]] double of_clip(double clip, double limit) const {
+  [[nodiscard]] double of_clip(double clip, double limit) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
     const double upper = (std::min)(clip, static_cast<double>(range_.upper));
@@ -36207,13 +36615,20 @@ class divergence_search {
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
+      masses_.clear();
+      logs_.clear();
       for (double level = 1.0; first[s] < kept_count[s]; ++level) {
         const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
         if (next > first[s]) {
           const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          sum -= rounded_product(m, portable_log(m / (side.extent[next] - side.extent[first[s]])));
+          masses_.push_back(m);
+          logs_.push_back(m / (side.extent[next] - side.extent[first[s]]));
         }
         first[s] = next;
+      }
+      active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
+      for (std::size_t i = 0; i < logs_.size(); ++i) {
+        sum -= rounded_product(masses_[i], logs_[i]);
       }
     }
     return (std::max)(sum / total, 0.0);
@@ -36224,6 +36639,9 @@ class divergence_search {
   divergence_side sides_[2];  // negative, positive
   double smallest_clip_ = 0.0;
   std::uint64_t total_ = 0;
+  // Of the levels of one side: the counts, and the logarithms of counts / widths.
+  std::vector<double> masses_;
+  std::vector<double> logs_;
 };
 
 }  // namespace detail
@@ -46117,52 +46535,68 @@ class hqq_group {
         scale_(scale),
         levels_(levels),
         options_(options),
-        unit_(options.relative ? scale : 1.0) {}
+        unit_(options.relative ? scale : 1.0),
+        places_(n),
+        codes_(n),
+        residuals_(n),
+        logs_(n),
+        powers_(n) {
+    for (std::size_t i = 0; i < n; ++i) {
+      places_[i] = static_cast<double>(weights[i]) / scale;
+    }
+  }
 
   [[nodiscard]] std::int32_t code(std::size_t i, double zero_point) const noexcept {
-    const double place = static_cast<double>(weights_[i]) / scale_ + zero_point;
+    const double place = places_[i] + zero_point;
     const double clamped = place < levels_.qmin   ? levels_.qmin
                            : place > levels_.qmax ? levels_.qmax
                                                   : place;
     return static_cast<std::int32_t>(reference::round_half_even(clamped));
   }
-  /// The error w - v of one weight.
-  [[nodiscard]] double residual(std::size_t i, double zero_point) const noexcept {
-    return static_cast<double>(weights_[i]) -
-           rounded_product(scale_, static_cast<double>(code(i, zero_point)) - zero_point);
-  }
-  /// The sum of |w - v|^p.
-  [[nodiscard]] double objective(double zero_point) const noexcept {
+  /// The sum of |w - v|^p. Keeps the codes and the errors w - v of this zero point.
+  [[nodiscard]] double objective(double zero_point) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      codes_[i] = static_cast<double>(code(i, zero_point));
+      residuals_[i] =
+          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
+    }
+    take_logs(1.0);
+    take_powers(options_.norm);
     double sum = 0.0;
     for (std::size_t i = 0; i < n_; ++i) {
-      sum += portable_power(std::fabs(residual(i, zero_point)), options_.norm);
+      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
     }
     return sum;
   }
 
-  /// The real zero point of least objective among those met on the way from `start`.
-  [[nodiscard]] double search(double start, std::size_t& iterations) const {
+  /// The real zero point of least objective among those met on the way from `start`, whose
+  /// objective is given.
+  [[nodiscard]] double search(double start, double start_objective, std::size_t& iterations) {
     double best = start;
-    double best_objective = objective(start);
-    double zero_point = start;
+    double best_objective = start_objective;
     double penalty = options_.penalty;
     double previous = std::numeric_limits<double>::infinity();
     for (iterations = 0; iterations < options_.iterations; ++iterations) {
+      // Codes, residuals and their logarithms are those of the zero point judged last.
+      if (unit_ != 1.0) {
+        take_logs(unit_);
+      }
+      take_powers(options_.norm - 1.0);
       double sum = 0.0;
       double magnitudes = 0.0;
       for (std::size_t i = 0; i < n_; ++i) {
-        const double r = residual(i, zero_point) / unit_;
-        const double e = rounded_product(shrunk(r, penalty), unit_);
+        const double r = residuals_[i] / unit_;
+        const double e = rounded_product(shrunk(r, powers_[i], penalty), unit_);
         magnitudes += std::fabs(r);
-        sum += static_cast<double>(code(i, zero_point)) -
-               (static_cast<double>(weights_[i]) - e) / scale_;
+        sum += codes_[i] - (static_cast<double>(weights_[i]) - e) / scale_;
       }
       if (!(magnitudes < previous)) {
         break;
       }
       previous = magnitudes;
       // Real zero points are stored as floats, so the rounded one is judged.
-      zero_point = static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
+      const auto zero_point =
+          static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
       penalty = rounded_product(penalty, options_.growth);
       const double now = objective(zero_point);
       if (now < best_objective) {
@@ -46174,13 +46608,28 @@ class hqq_group {
   }
 
  private:
+  /// log |residual / unit|, where it is not 0.
+  void take_logs(double unit) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      const double magnitude = std::fabs(residuals_[i] / unit);
+      logs_[i] = magnitude == 0.0 ? 1.0 : magnitude;  // the power of 0 is not used
+    }
+    active<kernels::exponential_kernels>().log(logs_.data(), n_);
+  }
+  /// What portable_power() makes of these magnitudes, for a y that is not 0, or of 1.
+  void take_powers(double y) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      powers_[i] = rounded_product(y, logs_[i]);
+    }
+    active<kernels::exponential_kernels>().exp(powers_.data(), n_);
+  }
   /// sign(r) max(|r| - |r|^(p - 1) / penalty, 0)
-  [[nodiscard]] double shrunk(double r, double penalty) const noexcept {
+  [[nodiscard]] static double shrunk(double r, double power, double penalty) noexcept {
     const double magnitude = std::fabs(r);
     if (magnitude == 0.0) {
       return 0.0;
     }
-    const double left = magnitude - portable_power(magnitude, options_.norm - 1.0) / penalty;
+    const double left = magnitude - power / penalty;
     return left > 0.0 ? std::copysign(left, r) : 0.0;
   }
 
@@ -46190,6 +46639,11 @@ class hqq_group {
   grid levels_;
   const hqq_options& options_;
   double unit_;
+  std::vector<double> places_;  // w / scale
+  std::vector<double> codes_;
+  std::vector<double> residuals_;
+  std::vector<double> logs_;
+  std::vector<double> powers_;
 };
 
 }  // namespace detail
@@ -46248,11 +46702,11 @@ class hqq_group {
       const std::size_t r = at / problem.groups;
       const std::size_t first = problem.first(at % problem.groups);
       const std::size_t n = problem.last(at % problem.groups) - first;
-      const detail::hqq_group group(problem.row(r) + first, n,
-                                    static_cast<double>(q.params.scales[at]), levels, options);
+      detail::hqq_group group(problem.row(r) + first, n, static_cast<double>(q.params.scales[at]),
+                              levels, options);
       const double start = q.params.zero_points[at];
       before[at] = group.objective(start);
-      const double found = group.search(start, iterations[at]);
+      const double found = group.search(start, before[at], iterations[at]);
       const auto integer = [&](double z) {
         return z < levels.qmin   ? static_cast<double>(levels.qmin)
                : z > levels.qmax ? static_cast<double>(levels.qmax)
@@ -46261,13 +46715,16 @@ class hqq_group {
       double zero_point = found;
       if (!options.real_zero_points) {
         zero_point = start;
+        after[at] = before[at];
         for (const double z : {integer(std::floor(found)), integer(std::ceil(found))}) {
-          zero_point = group.objective(z) < group.objective(zero_point) ? z : zero_point;
+          const double objective = group.objective(z);
+          zero_point = objective < after[at] ? z : zero_point;
+          after[at] = (std::min)(objective, after[at]);
         }
       } else {
         q.real_zero_points[at] = static_cast<float>(zero_point);
+        after[at] = group.objective(zero_point);
       }
-      after[at] = group.objective(zero_point);
       if (zero_point == start) {
         continue;  // the codes of nearest rounding stay
       }

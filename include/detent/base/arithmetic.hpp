@@ -226,6 +226,11 @@ inline void portable_exp(std::size_t n, double* x) noexcept {
   }
 }
 
+/// log(2) for logarithms: the high part is 11 bits short, so that its product with an exponent is
+/// exact.
+inline constexpr double log2_high = 0x1.62e42fefa3800p-1;
+inline constexpr double log2_low = 0x1.ef35793c76730p-45;
+
 /// The natural logarithm of a positive normal number, to about one unit in the last place.
 ///
 ///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
@@ -233,8 +238,6 @@ inline void portable_exp(std::size_t n, double* x) noexcept {
 ///
 /// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
 [[nodiscard]] inline double portable_log(double x) noexcept {
-  constexpr double log2_high = 0x1.62e42fefa3800p-1;  // 11 bits short: e * log2_high is exact
-  constexpr double log2_low = 0x1.ef35793c76730p-45;
   constexpr double odd_inverses[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
                                      1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
   int exponent = 0;

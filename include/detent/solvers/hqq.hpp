@@ -12,7 +12,9 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
 #include <detent/solvers/quantized_weights.hpp>
@@ -122,15 +124,16 @@ class hqq_group {
   void take_logs(double unit) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
       const double magnitude = std::fabs(residuals_[i] / unit);
-      logs_[i] = magnitude == 0.0 ? 0.0 : portable_log(magnitude);
+      logs_[i] = magnitude == 0.0 ? 1.0 : magnitude;  // the power of 0 is not used
     }
+    active<kernels::exponential_kernels>().log(logs_.data(), n_);
   }
   /// What portable_power() makes of these magnitudes, for a y that is not 0, or of 1.
   void take_powers(double y) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
       powers_[i] = rounded_product(y, logs_[i]);
     }
-    portable_exp(n_, powers_.data());
+    active<kernels::exponential_kernels>().exp(powers_.data(), n_);
   }
   /// sign(r) max(|r| - |r|^(p - 1) / penalty, 0)
   [[nodiscard]] static double shrunk(double r, double power, double penalty) noexcept {

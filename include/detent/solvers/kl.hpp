@@ -14,7 +14,9 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/quantize.hpp>
 #include <detent/statistics/distribution.hpp>
 #include <detent/statistics/value_bins.hpp>
@@ -118,7 +120,7 @@ class divergence_search {
     double clip;
     double divergence;
   };
-  [[nodiscard]] result run() const {
+  [[nodiscard]] result run() {
     std::vector<double> candidates;
     for (const divergence_side& side : sides_) {
       candidates.insert(candidates.end(), side.end.begin(), side.end.end());
@@ -174,7 +176,7 @@ class divergence_search {
   }
 
   /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
-  [[nodiscard]] double of_clip(double clip, double limit) const {
+  [[nodiscard]] double of_clip(double clip, double limit) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
     const double upper = (std::min)(clip, static_cast<double>(range_.upper));
@@ -246,13 +248,20 @@ class divergence_search {
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
+      masses_.clear();
+      logs_.clear();
       for (double level = 1.0; first[s] < kept_count[s]; ++level) {
         const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
         if (next > first[s]) {
           const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          sum -= rounded_product(m, portable_log(m / (side.extent[next] - side.extent[first[s]])));
+          masses_.push_back(m);
+          logs_.push_back(m / (side.extent[next] - side.extent[first[s]]));
         }
         first[s] = next;
+      }
+      active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
+      for (std::size_t i = 0; i < logs_.size(); ++i) {
+        sum -= rounded_product(masses_[i], logs_[i]);
       }
     }
     return (std::max)(sum / total, 0.0);
@@ -263,6 +272,9 @@ class divergence_search {
   divergence_side sides_[2];  // negative, positive
   double smallest_clip_ = 0.0;
   std::uint64_t total_ = 0;
+  // Of the levels of one side: the counts, and the logarithms of counts / widths.
+  std::vector<double> masses_;
+  std::vector<double> logs_;
 };
 
 }  // namespace detail

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Exponentials and logarithms, step by step what portable_exp() and portable_log() do.
+
+#ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+#define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/kernels/exponentials.hpp>
+#include <detent/kernels/vector/vectors-inl.hpp>
+
+#define DETENT_KERNELS_TEXT <detent/kernels/vector/exponentials-inl.hpp>
+#include <detent/kernels/vector/for_each_target-inl.hpp>
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+using long_tag = hn::RebindToSigned<double_tag>;
+
+/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
+/// the sum then hold: they are double_bias_bits + integer.
+inline constexpr double double_bias = 6755399441055744.0;
+inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
+
+/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
+}
+
+HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto largest = hn::Set(dd, 709.0);
+  const auto smallest = hn::Set(dd, -708.0);
+  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto inside = hn::IfThenElseZero(is_inside, x);
+  const auto bias = hn::Set(dd, double_bias);
+  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto n = hn::Sub(biased, bias);
+  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
+  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
+  const auto one = hn::Set(dd, 1.0);
+  auto sum = one;
+  for (int k = 14; k >= 1; --k) {
+    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
+  }
+  const auto exponent =
+      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+  // What is neither inside, too large nor too small is NaN.
+  const auto outside =
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+  return hn::IfThenElse(is_inside, result, outside);
+}
+
+HWY_INLINE double_vector log_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto bits = hn::BitCast(di, x);
+  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+  // The exponent as a double, by its bits. Signs are 0.
+  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto one = hn::Set(dd, 1.0);
+  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+  const auto square = product(f, f);
+  auto series = hn::Zero(dd);
+  for (int k = 23; k >= 3; k -= 2) {
+    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  }
+  const auto twice = hn::Add(f, f);
+  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
+  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
+  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
+/// divisions.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  const double_tag dd;
+  const std::size_t lane_count = hn::Lanes(dd);
+  std::size_t i = 0;
+  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
+    const auto first = function(hn::LoadU(dd, x + i));
+    const auto second = function(hn::LoadU(dd, x + i + lane_count));
+    hn::StoreU(first, dd, x + i);
+    hn::StoreU(second, dd, x + i + lane_count);
+  }
+  for (; i < n; i += lane_count) {
+    const std::size_t count = n - i < lane_count ? n - i : lane_count;
+    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+  }
+}
+
+inline void exp(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void log(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#include <detent/kernels/vector/end_text-inl.hpp>
+#endif  // DETENT_KERNELS_TEXT

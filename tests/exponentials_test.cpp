@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The kernels of exponentials and logarithms have the bits of the functions that define them, and
+// these are near those of the standard library.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/all.hpp>
+
+#include "for_each_target.hpp"
+#include "random.hpp"
+
+namespace {
+
+std::vector<std::uint64_t> bits_of(const std::vector<double>& x) {
+  std::vector<std::uint64_t> bits;
+  for (const double value : x) {
+    // Which NaN it is does not matter.
+    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint64_t>(value));
+  }
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("exponentials of all targets have the same bits") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  test::random_source random(21);
+  INFO("seed ", random.seed());
+  std::vector<double> x = {0.0,    -0.0,   1.0,       -1.0,     709.0,
+                           -708.0, 709.01, -708.0001, infinity, -infinity,
+                           1e300,  -1e300, 1e-300,    0.5,      std::nan("")};
+  for (int i = 0; i < 5000; ++i) {
+    x.push_back(std::ldexp(static_cast<double>(random.real(-1.0F, 1.0F)), random.integer(-60, 10)));
+  }
+  for (std::size_t n = 0; n < 70; ++n) {  // all tails
+    const std::vector<double> some(x.end() - static_cast<std::ptrdiff_t>(n), x.end());
+    test::for_each_target([&] {
+      std::vector<double> values = some;
+      values.push_back(7.0);
+      detent::detail::active<detent::kernels::exponential_kernels>().exp(values.data(), n);
+      CHECK(values.back() == 7.0);
+      for (std::size_t i = 0; i < n; ++i) {
+        CHECK(values[i] == detent::detail::portable_exp(some[i]));
+      }
+    });
+  }
+  std::vector<double> expected;
+  for (const double value : x) {
+    expected.push_back(detent::detail::portable_exp(value));
+    if (value >= -708.0 && value <= 709.0) {
+      CHECK(std::fabs(expected.back() / std::exp(value) - 1.0) < 1e-14);
+    }
+  }
+  test::for_each_target([&] {
+    std::vector<double> values = x;
+    detent::detail::active<detent::kernels::exponential_kernels>().exp(values.data(),
+                                                                       values.size());
+    CHECK(bits_of(values) == bits_of(expected));
+  });
+}
+
+TEST_CASE("logarithms of all targets have the same bits") {
+  test::random_source random(22);
+  INFO("seed ", random.seed());
+  std::vector<double> x = {1.0,
+                           2.0,
+                           0.5,
+                           std::numeric_limits<double>::min(),
+                           std::numeric_limits<double>::max(),
+                           0x1.6a09e667f3bccp-1,
+                           0x1.6a09e667f3bcdp-1,
+                           std::nextafter(1.0, 2.0),
+                           std::nextafter(1.0, 0.0)};
+  for (int i = 0; i < 5000; ++i) {
+    const std::uint64_t exponent = static_cast<std::uint64_t>(random.integer(1, 2046));
+    x.push_back(std::bit_cast<double>(exponent << 52 | random.bits() >> 12));
+  }
+  std::vector<double> expected;
+  for (const double value : x) {
+    expected.push_back(detent::detail::portable_log(value));
+    CHECK(std::fabs(expected.back() - std::log(value)) <= 1e-15 * std::fabs(std::log(value)));
+  }
+  test::for_each_target([&] {
+    for (const std::size_t n : {x.size(), std::size_t{0}, std::size_t{1}, std::size_t{13}}) {
+      std::vector<double> values = x;
+      detent::detail::active<detent::kernels::exponential_kernels>().log(values.data(), n);
+      std::vector<double> some = x;
+      std::copy_n(expected.begin(), n, some.begin());
+      CHECK(bits_of(values) == bits_of(some));
+    }
+  });
+}
