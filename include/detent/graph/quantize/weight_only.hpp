@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/base/aligned.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
@@ -468,7 +469,8 @@ class weight_only_quantizer {
         has_one_part ? parallel_for() : options_.executor.parallel, parts, [&](std::size_t part) {
           const std::size_t first = part * rows;
           const std::size_t count = (std::min)(rows, w.rows - first);
-          const std::vector<float> dense = dense_rows(w, first, count);
+          detent::detail::leased_memory<float> dense(count * w.columns);
+          copy_rows(w, first, count, dense.data());
           const solution found =
               find_codes({dense.data(), count, w.columns}, of, nullptr,
                          has_one_part ? options_.executor.parallel : parallel_for());
@@ -483,36 +485,34 @@ class weight_only_quantizer {
     return evidence[0];
   }
 
-  /// How many rows of K weights are solved at a time: a million bytes of them, or 64 rows if that
-  /// is more, which must not exceed 8 MiB. The codes do not depend on it.
+  /// How many rows of K weights are solved at a time: about 256 KiB of them, which stay in a cache,
+  /// or 16 rows if that is more, which must not exceed 8 MiB. The codes do not depend on it.
   [[nodiscard]] static std::size_t rows_at_a_time(std::size_t depth) {
-    constexpr std::size_t usual = std::size_t{1} << 18U;
+    constexpr std::size_t usual = std::size_t{1} << 16U;
     constexpr std::size_t most = std::size_t{1} << 21U;
     return (std::max)(std::size_t{1},
-                      (std::min)((std::max)(usual / depth, std::size_t{64}), most / depth));
+                      (std::min)((std::max)(usual / depth, cache_line_floats), most / depth));
   }
 
-  /// Copies rows, which may be columns in memory, in tiles that are read by whole cache lines.
-  [[nodiscard]] static std::vector<float> dense_rows(matrix_view<const float> w, std::size_t first,
-                                                     std::size_t count) {
-    constexpr std::size_t tile = 16;
-    std::vector<float> dense(count * w.columns);
+  /// Copies rows, which may be columns in memory, to `dense`, in tiles that are read by whole cache
+  /// lines. Throws invalid_argument if a weight is not finite.
+  static void copy_rows(matrix_view<const float> w, std::size_t first, std::size_t count,
+                        float* dense) {
+    constexpr std::size_t tile = cache_line_floats;
     for (std::size_t r0 = 0; r0 < count; r0 += tile) {
       const std::size_t r1 = (std::min)(r0 + tile, count);
       for (std::size_t c0 = 0; c0 < w.columns; c0 += tile) {
         const std::size_t c1 = (std::min)(c0 + tile, w.columns);
         for (std::size_t r = r0; r < r1; ++r) {
           for (std::size_t c = c0; c < c1; ++c) {
-            dense[r * w.columns + c] = w(first + r, c);
+            const float value = w(first + r, c);
+            require(std::isfinite(value), error_kind::invalid_argument, "the weight at row ",
+                    first + r, ", column ", c, " is ", value);
+            dense[r * w.columns + c] = value;
           }
         }
       }
     }
-    for (std::size_t i = 0; i < dense.size(); ++i) {
-      require(std::isfinite(dense[i]), error_kind::invalid_argument, "the weight at row ",
-              first + i / w.columns, ", column ", i % w.columns, " is ", dense[i]);
-    }
-    return dense;
   }
 
   std::string add_initializer(const std::string& wish, tensor t) {
@@ -614,6 +614,7 @@ class weight_only_quantizer {
   }
 
   static constexpr std::int64_t largest_block = 256;
+  static constexpr std::size_t cache_line_floats = 16;
 
   model m_;
   weight_only_options options_;
