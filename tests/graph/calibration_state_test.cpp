@@ -195,7 +195,7 @@ TEST_CASE("calibration states: all methods, any shards, the bytes of one run") {
                             [&] { static_cast<void>(graph::static_quantization(m, all, o)); });
         }
       }
-      tested += refused.empty() ? 1 : 0;
+      tested += refused.empty() ? 1U : 0U;
     }
   }
   CHECK(tested >= 55);
@@ -252,7 +252,7 @@ TEST_CASE("calibration states: fast bias correction has the exact means") {
   without.bias.kind = graph::bias_correction::none;
   CHECK(bytes_of(graph::static_quantization(m, samples_source(samples), without).result) !=
         expected);
-  for (const std::size_t n : {1, 3, 8}) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{3}, std::size_t{8}}) {
     const calibration_state all = collected(r, m, o, samples, n);
     CHECK(all.has_means());
     CHECK(bytes_of(graph::static_quantization(m, all, o).result) == expected);
@@ -671,8 +671,7 @@ TEST_CASE("calibration states: Gram matrices of weight-only quantization") {
     const graph::weight_only_options o{.algorithm = algorithm};
     const std::string expected =
         bytes_of(graph::quantize_weights_only(m, o, samples_source(samples)));
-    std::vector<std::byte> of_all;
-    for (const std::size_t n : {1, 3, 8}) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{3}, std::size_t{8}}) {
       const weight_only_state empty(m, o);
       weight_only_state all = empty;
       for (const shard& s : divided(r, samples, n)) {
