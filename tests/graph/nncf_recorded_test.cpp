@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// nncf::quantize() against what NNCF's package did with the same models and samples. The records
+// are made by record_nncf.py, which says what their lines mean.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/graph/model/files.hpp>
+#include <detent/graph/nncf/nncf.hpp>
+#include <detent/graph/onnx.hpp>
+
+#include "model_builder.hpp"
+#include "recorded_models.hpp"
+
+namespace {
+
+using namespace test;
+namespace nncf = detent::graph::nncf;
+using doctest::Approx;
+
+/// A consumer of a value: the first output of a node, and the index of its input.
+using consumer = std::pair<std::string, std::size_t>;
+
+/// What a line of the records says.
+struct recorded_case {
+  std::string name;
+  std::string file;
+  std::string preset;
+  std::string type;
+  int samples = 0;
+  float low = 0.0F;
+  float high = 0.0F;
+  struct activation {
+    std::string value;
+    std::string type;
+    std::vector<double> scales;
+    std::vector<std::int64_t> zero_points;
+  };
+  struct weights {
+    std::size_t count = 0;
+    std::string hash;
+    double sum = 0.0;
+  };
+  std::map<consumer, activation> activations;
+  std::map<consumer, weights> layers;
+  std::map<consumer, std::vector<double>> biases;
+};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+std::vector<double> numbers(const std::string& text) {
+  std::vector<double> values;
+  for (const std::string& part : split(text)) {
+    values.push_back(std::strtod(part.c_str(), nullptr));
+  }
+  return values;
+}
+
+std::vector<recorded_case> read_cases(const std::string& file) {
+  std::vector<recorded_case> cases;
+  std::istringstream lines(graph::read_file(file));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream in(line);
+    std::string kind;
+    in >> kind;
+    if (kind == "case") {
+      recorded_case& c = cases.emplace_back();
+      in >> c.name >> c.file >> c.preset >> c.type >> c.samples >> c.low >> c.high;
+    } else if (kind != "#") {
+      consumer key;
+      in >> key.first >> key.second;
+      if (kind == "q") {
+        recorded_case::activation& a = cases.back().activations[key];
+        std::string scales;
+        std::string zero_points;
+        in >> a.value >> a.type >> scales >> zero_points;
+        a.scales = numbers(scales);
+        for (const std::string& z : split(zero_points)) {
+          a.zero_points.push_back(std::strtoll(z.c_str(), nullptr, 10));
+        }
+      } else if (kind == "w") {
+        recorded_case::weights& w = cases.back().layers[key];
+        std::string sum;
+        in >> w.count >> w.hash >> sum;
+        w.sum = std::strtod(sum.c_str(), nullptr);
+      } else {
+        std::string values;
+        in >> values;
+        cases.back().biases[key] = numbers(values);
+      }
+    }
+  }
+  return cases;
+}
+
+/// The samples of nncf_cases.py: floats in low .. high, integers in 0 .. high - 1.
+std::vector<tensors> samples_of(const graph::model& m, const recorded_case& c) {
+  std::vector<tensors> samples;
+  for (int k = 0; k < c.samples; ++k) {
+    tensors& sample = samples.emplace_back();
+    for (std::size_t i = 0; i < m.inputs.size(); ++i) {
+      graph::shape dims = m.inputs[i].dims;
+      for (auto& d : dims) {
+        d = d < 1 ? 1 : d;
+      }
+      graph::tensor t = graph::tensor::allocate(m.inputs[i].type, dims);
+      std::uint32_t state =
+          1U + 7919U * static_cast<std::uint32_t>(k) + static_cast<std::uint32_t>(i);
+      for (std::size_t j = 0; j < t.count(); ++j) {
+        state = 1664525U * state + 1013904223U;
+        const float u = static_cast<float>(state >> 8) / 16777216.0F;
+        if (t.type() == element_type::f32) {
+          const float span = (c.high - c.low) * u;
+          t.mutable_data<float>()[j] = c.low + span;
+        } else {
+          t.mutable_data<std::int64_t>()[j] = static_cast<std::int64_t>(std::floor(u * c.high));
+        }
+      }
+      sample.emplace(m.inputs[i].name, std::move(t));
+    }
+  }
+  return samples;
+}
+
+std::string hash_of(const std::vector<float>& scales) {
+  std::uint64_t value = 0xCBF29CE484222325U;
+  for (const float s : scales) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &s, sizeof bits);
+    for (int k = 0; k < 4; ++k) {  // the lowest byte first, as in a file
+      value = (value ^ ((bits >> (8 * k)) & 0xFFU)) * 0x100000001B3U;
+    }
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+/// The name of a value; that of a product that SmoothQuant has inserted is made of what it takes.
+std::string canonical(const graph::model& m, const std::set<std::string>& original,
+                      const std::string& value) {
+  if (original.count(value) != 0) {
+    return value;
+  }
+  const std::size_t maker = graph::links(m).producer(value);
+  REQUIRE(maker != graph::links::none);
+  return "smooth(" + canonical(m, original, m.nodes[maker].inputs[0]) + ")";
+}
+
+/// The consumers of what a quantizer makes.
+std::vector<consumer> consumers_of(const graph::model& m, const std::set<std::string>& original,
+                                   const nncf::placed_quantizer& q) {
+  std::vector<consumer> found;
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    for (std::size_t k = 0; k < m.nodes[i].inputs.size(); ++k) {
+      if (m.nodes[i].inputs[k] == q.value && (!q.only || q.only->node == i)) {
+        found.emplace_back(canonical(m, original, m.nodes[i].outputs[0]), k);
+      }
+    }
+  }
+  return found;
+}
+
+/// The tolerance is a tenth of what NNCF's own tests of bias correction allow.
+void check_biases(const nncf::quantization& q, const recorded_case& c) {
+  for (const auto& [at, before] : q.biases_before) {
+    const graph::node& n = q.float_model.nodes[at.node];
+    INFO("bias of ", n.outputs[0]);
+    const auto expected = c.biases.find({n.outputs[0], at.input});
+    REQUIRE(expected != c.biases.end());
+    const graph::tensor& bias = q.float_model.initializers.at(n.inputs[at.input]);
+    for (std::size_t i = 0; i < expected->second.size(); ++i) {
+      CHECK(std::fabs(static_cast<double>(bias.data<float>()[i]) - expected->second[i]) <= 1e-5);
+    }
+  }
+  CHECK(q.biases_before.size() == c.biases.size());
+}
+
+void check_case(const graph::model& m, const recorded_case& c) {
+  INFO(c.name, " ", c.preset, " ", c.type);
+  const nncf::quantization q = nncf::quantize(
+      m, nncf::dataset(samples_of(m, c)),
+      {.preset = c.preset == "mixed" ? nncf::preset::mixed : nncf::preset::performance,
+       .model_type =
+           c.type == "transformer" ? nncf::model_type::transformer : nncf::model_type::none});
+  const std::set<std::string> original = graph::value_names(m);
+  std::set<consumer> activations;
+  std::set<consumer> layers;
+  for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+    const nncf::quantizer_parameters& p = q.parameters[k];
+    for (const consumer& at : consumers_of(q.float_model, original, q.quantizers[k])) {
+      INFO(at.first, " input ", at.second, " reads ", q.quantizers[k].value);
+      if (q.quantizers[k].weights_of) {
+        layers.insert(at);
+        const auto expected = c.layers.find(at);
+        REQUIRE(expected != c.layers.end());
+        CHECK(p.scales.size() == expected->second.count);
+        if (c.type == "none") {
+          CHECK(hash_of(p.scales) == expected->second.hash);
+        }
+        double sum = 0.0;
+        for (const float s : p.scales) {
+          sum += static_cast<double>(s);
+        }
+        CHECK(sum == Approx(expected->second.sum).epsilon(2e-6));
+        continue;
+      }
+      activations.insert(at);
+      const auto expected = c.activations.find(at);
+      REQUIRE(expected != c.activations.end());
+      CHECK(canonical(q.float_model, original, q.quantizers[k].value) == expected->second.value);
+      CHECK((p.type == element_type::s8 ? "int8" : "uint8") == expected->second.type);
+      REQUIRE(p.scales.size() == expected->second.scales.size());
+      const bool is_input =
+          std::any_of(m.inputs.begin(), m.inputs.end(),
+                      [&](const graph::value_info& v) { return v.name == q.quantizers[k].value; });
+      const auto largest = static_cast<double>(*std::max_element(p.scales.begin(), p.scales.end()));
+      for (std::size_t s = 0; s < p.scales.size(); ++s) {
+        const double difference = static_cast<double>(p.scales[s]) - expected->second.scales[s];
+        CHECK(std::fabs(difference) <= (is_input ? 0.0 : 2e-6 * largest));
+        CHECK(p.zero_points[s] == expected->second.zero_points[s]);
+      }
+    }
+  }
+  CHECK(activations.size() == c.activations.size());
+  CHECK(layers.size() == c.layers.size());
+  check_biases(q, c);
+}
+
+/// A model of the repository or of the shared folder; nothing if it is not here.
+std::optional<graph::model> model_of(const std::string& file) {
+  const std::filesystem::path here = std::filesystem::path(__FILE__).parent_path();
+  const char* shared = std::getenv("DETENT_SHARED");
+  const std::filesystem::path path =
+      file == "digits.onnx"
+          ? here / "../../examples/digits" / file
+          : (shared != nullptr ? std::filesystem::path(shared) : here / "../../../shared") /
+                "models" / file;
+  if (!std::filesystem::exists(path)) {
+    const char* ci = std::getenv("CI");
+    REQUIRE_MESSAGE((ci == nullptr || std::string(ci) != "true"), "no file ", path.string());
+    MESSAGE("skipped: no file ", path.string());
+    return {};
+  }
+  return graph::read_onnx(path);
+}
+
+}  // namespace
+
+TEST_CASE("nncf::quantize: quantizers, scales and biases as NNCF has them") {
+  std::map<std::string, graph::model> models;
+  const std::size_t count =
+      for_each_recorded_model(DETENT_TEST_RECORDED_NNCF_MODELS, [&](graph::model m) {
+        const std::string name = m.graph_name;
+        models.emplace(name, std::move(m));
+      });
+  CHECK(count == models.size());
+  const std::vector<recorded_case> cases = read_cases(DETENT_TEST_RECORDED_NNCF);
+  CHECK(cases.size() > 50);
+  for (const recorded_case& c : cases) {
+    if (c.file != "-" && models.count(c.name) == 0) {
+      if (auto m = model_of(c.file)) {
+        models.emplace(c.name, std::move(*m));
+      }
+    }
+    const auto m = models.find(c.name);
+    if (m != models.end()) {
+      check_case(m->second, c);
+    } else {
+      CHECK(c.file != "-");
+    }
+  }
+}
