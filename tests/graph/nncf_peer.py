@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Judges `detent quantize --pipeline nncf` by NNCF's own package: the same model and data must give the same quantizers.
+
+    nncf_peer.py --detent BINARY --digits FOLDER [--shared FOLDER] [--only NAME]...
+
+For each model, preset and model type it compares the set of quantized tensors (equal), their types and zero points
+(equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; others within 4e-6 of the
+largest scale of the tensor, since sums round in another order), and the signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations
+(at most 0.1 dB lower than NNCF's). It prints a table.
+
+NNCF's package is needed (3.4.0 is known to work): in this Python, or in the one that DETENT_NNCF_PYTHON names.
+Exit codes: 0 agrees, 1 disagrees, 77 skipped.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import pathlib
+import sys
+import tempfile
+
+
+def skip(message):
+    print("skipped: " + message)
+    sys.exit(77)
+
+
+try:
+    import nncf
+    import numpy as np
+    import onnx
+    import onnxruntime
+    from nncf.common.logging.logger import set_log_level
+except ImportError as missing:
+    other = os.environ.get("DETENT_NNCF_PYTHON")
+    if other and os.environ.get("DETENT_NNCF_TRIED") != other:
+        os.environ["DETENT_NNCF_TRIED"] = other
+        os.execv(other, [other, *sys.argv])
+    skip(f"no Python with NNCF here ({missing}); pip install nncf==3.4.0, or DETENT_NNCF_PYTHON may name one")
+
+import interoperability
+import nncf_cases
+
+PRESETS, TYPES = ("performance", "mixed"), ("none", "transformer")
+# NNCF's SmoothQuant stops with an error at weights that a Reshape makes of a constant.
+NNCF_FAILS = {("mnist8", "transformer")}
+
+
+def run(model, samples):
+    """All float outputs for each sample, one after the other."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return np.concatenate([np.ravel(v).astype(np.float64) for s in samples for v in session.run(None, s)])
+
+
+def snr(exact, other):
+    noise = np.sum((exact - other) ** 2)
+    return 10 * np.log10(np.sum(exact**2) / noise) if noise > 0 else 999.0
+
+
+def upgraded(path):
+    """NNCF refuses opsets below 10."""
+    model = onnx.load(str(path))
+    return model if model.opset_import[0].version >= 10 else onnx.version_converter.convert_version(model, 13)
+
+
+def models_of(options):
+    """Name, model, samples for calibration, samples to judge by; each sample has a batch of one."""
+    found = []
+
+    def add(name, model, calibration, judged):
+        constants = {t.name for t in model.graph.initializer}
+        (key,) = [v.name for v in model.graph.input if v.name not in constants]
+        found.append((name, model, [{key: x[None]} for x in calibration], [{key: x[None]} for x in judged]))
+
+    digits = options.digits
+    add("digits", onnx.load(str(digits / "digits.onnx")), np.load(digits / "calibration_images.npy")[:32],
+        np.load(digits / "test_images.npy")[:64])
+    if options.shared is not None:
+        for name, file, calibration, judged in interoperability.load_models(options.shared):
+            if name != "autoencoder":
+                add(name, upgraded(file), calibration[:16], judged[:16])
+    for name, (make, low, high) in nncf_cases.CASES.items():
+        model = make()
+        found.append((name, model, nncf_cases.samples_of(model, 4, low, high),
+                      nncf_cases.samples_of(model, 16, low, high, seed=1000)))
+    return found
+
+
+class Judge:
+    def __init__(self, tool):
+        self.tool, self.failures = tool, 0
+        print(f"{'model':18} {'preset':11} {'type':11} {'theirs':>6} {'ours':>5} {'sets':>5} {'types':>5} {'scales':>7} {'SNR':>7} {'ours':>7}")
+
+    def theirs(self, model, samples, preset, kind):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return nncf.quantize(model, nncf.Dataset(samples), preset=nncf.QuantizationPreset(preset),
+                                 model_type=nncf.ModelType.TRANSFORMER if kind == "transformer" else None)
+
+    def ours(self, model, samples, preset, kind):
+        file, out = self.tool.folder / "model.onnx", self.tool.folder / "quantized.onnx"
+        onnx.save(model, str(file))
+        feeds = {key: np.concatenate([s[key] for s in samples]) for key in samples[0]}
+        self.tool("quantize", file, "-o", out, "--pipeline", "nncf", "--preset", preset, "--model-type", kind,
+                  *(x for a in self.tool.save("calibration", feeds) for x in ("--calib", a)))
+        return onnx.load(str(out))
+
+    def check(self, name, model, calibration, judged, preset, kind):
+        theirs, ours = self.theirs(model, calibration, preset, kind), self.ours(model, calibration, preset, kind)
+        a, b = nncf_cases.quantizers_of(theirs, model), nncf_cases.quantizers_of(ours, model)
+        inputs = {v.name for v in model.graph.input}
+        same_set = {k: v[0] for k, v in a.items()} == {k: v[0] for k, v in b.items()}
+        same_types, worst, wrong = True, 0.0, []
+        for key in a.keys() & b.keys():
+            (value, kind_a, scales_a, zeros_a), (_, kind_b, scales_b, zeros_b) = a[key], b[key]
+            if kind_a != kind_b or scales_a.shape != scales_b.shape or (zeros_a != zeros_b).any():
+                same_types = False
+                wrong.append(key)
+                continue
+            error = float(np.max(np.abs(scales_a.astype(np.float64) - scales_b)) / np.max(scales_a))
+            worst = max(worst, error)
+            exact = value in inputs or (value == "weight" and kind == "none")
+            if error > (0.0 if exact else 4e-6):
+                wrong.append(key)
+        exact = run(model, judged)
+        quality = snr(exact, run(theirs, judged)), snr(exact, run(ours, judged))
+        good = same_set and same_types and not wrong and quality[1] > quality[0] - 0.1
+        self.failures += not good
+        count = [sum(n.op_type == "QuantizeLinear" for n in m.graph.node) for m in (theirs, ours)]
+        print(f"{name:18} {preset:11} {kind:11} {count[0]:6} {count[1]:5} {'yes' if same_set else 'NO':>5} "
+              f"{'yes' if same_types else 'NO':>5} {worst:7.0e} {quality[0]:7.2f} {quality[1]:7.2f}{'' if good else '  FAILED'}", flush=True)
+        if not good:
+            print("   only NNCF:", {k: v[0] for k, v in a.items() if k not in b or b[k][0] != v[0]},
+                  "only ours:", {k: v[0] for k, v in b.items() if k not in a or a[k][0] != v[0]}, "differ:", sorted(wrong)[:8])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--detent", required=True)
+    parser.add_argument("--digits", type=pathlib.Path, required=True)
+    parser.add_argument("--shared", type=pathlib.Path)
+    parser.add_argument("--only", action="append")
+    options = parser.parse_args()
+    if "DETENT_SHARED" in os.environ:
+        options.shared = pathlib.Path(os.environ["DETENT_SHARED"])
+    if options.shared is not None and not (options.shared / "models").is_dir():
+        print("the shared models are not here; DETENT_SHARED may say where they are")
+        options.shared = None
+    set_log_level(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        judge = Judge(interoperability.Tool(options.detent, folder))
+        for name, *rest in models_of(options):
+            if options.only and name not in options.only:
+                continue
+            for preset in PRESETS:
+                for kind in TYPES:
+                    if (name, kind) not in NNCF_FAILS:
+                        judge.check(name, *rest, preset, kind)
+    sys.exit(1 if judge.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
