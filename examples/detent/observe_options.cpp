@@ -51,7 +51,8 @@ observe_options::observe_options(CLI::App& command) : command_(command) {
           "fast, the default, keeps the means that fast bias correction needs; none "
           "leaves them out");
   command.get_option("--weight-algorithm")
-      ->description("How weights are rounded (weight-only); only gptq and awq need samples");
+      ->description(
+          "How weights are rounded (weight-only): gptq or awq, which take the same states");
   command
       .add_option("--threads", a_.threads, "Threads; the result does not depend on their number")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
@@ -72,6 +73,9 @@ observe_arguments observe_options::arguments() {
     s_.from_states = true;
     if (!a_.states.empty()) {
       graph::complete_from_state(s_, graph::read_state_file(a_.states[0]), true);
+    }
+    if (s_.given.count("weight-algorithm") == 0 && s_.approach == "weight-only") {
+      s_.weight_algorithm = "awq";  // gptq takes the same states
     }
     if (s_.given.count("bias-correction") == 0 && s_.approach == "static") {
       s_.bias_correction = "fast";  // which keeps means, for whoever needs them

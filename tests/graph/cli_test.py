@@ -1846,13 +1846,20 @@ tuning:
         out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
         for algorithm in ("awq", "gptq"):
             chosen = ["--approach", "weight-only", "--weight-algorithm", algorithm]
-            states = [self.observe(f"{a}.states", "--samples", f"{a}:{b}", *chosen) for a, b in ((80, 100), (0, 3), (3, 80))]
+            states = [self.observe(f"{a}.states", "--samples", f"{a}:{b}", "--approach", "weight-only")
+                      for a, b in ((80, 100), (0, 3), (3, 80))]
             self.works("quantize", MODEL, "--states", *states, *chosen, "-o", out)
             self.works(*self.quantize(*chosen, output=expected))
             self.assertEqual(out.read_bytes(), expected.read_bytes())
+        merged = self.folder / "merged.states"
+        self.works("observe", MODEL, "--states", *states, "-o", merged)
+        self.works("quantize", MODEL, "--states", merged, *chosen, "-o", out)
+        self.assertEqual(out.read_bytes(), expected.read_bytes())
+        self.wrong_usage(["rtn"], "quantize", MODEL, "--states", merged, "-o", out)
         self.fails([states[0], "approach is weight-only, expected static"], "quantize", MODEL, "--states", *states,
                    "--method", "minmax", "--approach", "static", "-o", out)
-        self.wrong_usage(["rtn"], "observe", MODEL, "--calib", CALIBRATION, "--approach", "weight-only", "-o", out)
+        self.wrong_usage(["rtn"], "observe", MODEL, "--calib", CALIBRATION, "--approach", "weight-only", "--weight-algorithm", "rtn",
+                         "-o", out)
 
     def test_states_that_are_wrong(self):
         good = self.observe("good.states", "--samples", ":50", "--method", "kl")
