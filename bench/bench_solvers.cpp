@@ -116,8 +116,9 @@ void weights(benchmark::State& state, const weight_solver& solve, std::size_t ro
       inputs[s * columns + j] = normal(random) + 0.5F * common;
     }
   }
-  detent::gram_matrix g;
-  g.observe(detent::matrix_view<const float>(inputs.data(), samples, columns));
+  detent::gram_observer observer(columns);
+  observer.observe(detent::matrix_view<const float>(inputs.data(), samples, columns));
+  const detent::gram_matrix g = observer.finalize();
   const detent::matrix_view<const float> view(w.data(), rows, columns);
   const detent::weight_format format{.scheme = scheme, .group_size = 128};
   detent::quantized_weights q;

@@ -979,3 +979,48 @@ TEST_CASE("observers refuse what has no range") {
   check_error(error_kind::invalid_argument, {"lp_observer", "merging p 3 into 2.4"},
               [] { detent::lp_observer().merge(detent::lp_observer(3.0)); });
 }
+
+TEST_CASE("observers see the same on any number of threads") {
+  random_source random(31);
+  INFO("seed ", random.seed());
+  std::vector<float> x((std::size_t{1} << 20) + 77);
+  for (float& value : x) {
+    value = random.real(-3.0F, 5.0F);
+  }
+  x[x.size() / 2] = 9.0F;
+  x[x.size() - 1] = -7.5F;
+  const std::span<const float> values(x);
+  const auto check = [&](auto observer, const auto& state) {
+    auto once = observer;
+    once.observe(values);
+    const auto expected = state(once);
+    for (const std::size_t threads : {1U, 2U, 3U, 7U}) {
+      detent::thread_pool pool(threads);
+      auto shared = observer;
+      shared.observe(values, pool.parallel());
+      INFO("threads ", threads);
+      CHECK(state(shared) == expected);
+    }
+    auto alone = observer;
+    alone.observe(values, {});
+    CHECK(state(alone) == expected);
+    auto few = observer;  // too few values for two parts
+    few.observe(values.first(1000), detent::thread_pool(2).parallel());
+    once = observer;
+    once.observe(values.first(1000));
+    CHECK(state(few) == state(once));
+  };
+  const auto histogram_of = [](const auto& o) { return o.histogram().save(); };
+  check(detent::mse_observer(), histogram_of);
+  check(detent::kl_observer(), histogram_of);
+  check(detent::lp_observer(), histogram_of);
+  check(detent::min_max_observer(), [](const auto& o) { return o; });
+  check(detent::percentile_observer(), [](const auto& o) {
+    const detent::quant_params p = o.finalize(detent::asymmetric<std::uint8_t>).params;
+    return std::pair(p.scale, p.zero_point);
+  });
+  x[3] = std::numeric_limits<float>::quiet_NaN();
+  detent::min_max_observer with_nan;
+  with_nan.observe(values, detent::thread_pool(3).parallel());
+  check_error(error_kind::invalid_argument, {"NaN"}, [&] { static_cast<void>(with_nan.range()); });
+}

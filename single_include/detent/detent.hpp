@@ -30742,6 +30742,26 @@ class min_max_observer {
         detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
     include(r.lower, r.upper, x.size(), r.count_nan);
   }
+  /// Observes one batch on several threads, which share out parts of at least 2^18 values. The
+  /// result is that of one thread. Throws like observe() of one batch.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    constexpr std::size_t smallest_part = std::size_t{1} << 18;
+    const std::size_t parts = parallel ? x.size() / smallest_part : 0;
+    if (parts < 2) {
+      observe(x);
+      return;
+    }
+    require(x.data() != nullptr, error_kind::invalid_argument,
+            "min_max_observer: null data with size ", x.size());
+    std::vector<min_max_observer> seen(parts);
+    parallel(parts, [&](std::size_t part) {
+      const std::size_t first = part * smallest_part;
+      seen[part].observe(part + 1 == parts ? x.subspan(first) : x.subspan(first, smallest_part));
+    });
+    for (const min_max_observer& other : seen) {
+      merge(other);
+    }
+  }
 
   /// Observes one batch of another arithmetic type. An end of the range that is not a float is
   /// widened outwards to the next float. NaN and null data are treated as by observe().
@@ -33011,6 +33031,15 @@ class percentile_observer {
           ++a.counts[magnitude & mask];
         }
       }
+    }
+  }
+  /// Observes one batch on several threads in the first pass, as the histogram does, and on the
+  /// calling thread in the second. The result is that of one thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    if (second_) {
+      observe(x);
+    } else {
+      histogram_.observe(x, parallel);
     }
   }
 
@@ -36431,10 +36460,16 @@ struct divergence_side {
   void finish() {
     extent.assign(1, 0.0);
     information.assign(1, 0.0);
+    std::vector<double> logs;
+    logs.reserve(size());
     for (std::size_t i = 0; i < size(); ++i) {
-      const double c = static_cast<double>(count_of(i));
+      logs.push_back(static_cast<double>(count_of(i)) / width[i]);
+    }
+    active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    for (std::size_t i = 0; i < size(); ++i) {
       extent.push_back(extent.back() + width[i]);
-      information.push_back(information.back() + rounded_product(c, portable_log(c / width[i])));
+      information.push_back(information.back() +
+                            rounded_product(static_cast<double>(count_of(i)), logs[i]));
     }
   }
   /// How many of the first `last` bins have their centre below `bound`; the first `first` are known
@@ -37618,6 +37653,11 @@ class solving_observer {
   /// Observes one batch. NaN and infinities are counted and make finalize() throw. Throws
   /// invalid_argument for null data, overflow for more than 2^48 values in all.
   void observe(std::span<const float> x) { histogram_.observe(x); }
+  /// Observes one batch on several threads, as the histogram does. The result is that of one
+  /// thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    histogram_.observe(x, parallel);
+  }
   /// Observes one batch of any shape and strides. Throws what the other form of observe() throws.
   void observe(tensor_view<const float> x) { histogram_.observe(x); }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
@@ -37699,6 +37739,11 @@ class lp_observer {
   /// Observes one batch. NaN and infinities are counted and make finalize() throw. Throws
   /// invalid_argument for null data, overflow for more than 2^48 values in all.
   void observe(std::span<const float> x) { histogram_.observe(x); }
+  /// Observes one batch on several threads, as the histogram does. The result is that of one
+  /// thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    histogram_.observe(x, parallel);
+  }
   /// Observes one batch of any shape and strides. Throws what the other form of observe() throws.
   void observe(tensor_view<const float> x) { histogram_.observe(x); }
   /// Afterwards this observer is in the state it would have if it had also seen everything that

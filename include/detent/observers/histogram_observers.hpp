@@ -7,6 +7,7 @@
 
 #include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
+#include <detent/parallel.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/kl.hpp>
@@ -50,6 +51,11 @@ class solving_observer {
   /// Observes one batch. NaN and infinities are counted and make finalize() throw. Throws
   /// invalid_argument for null data, overflow for more than 2^48 values in all.
   void observe(std::span<const float> x) { histogram_.observe(x); }
+  /// Observes one batch on several threads, as the histogram does. The result is that of one
+  /// thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    histogram_.observe(x, parallel);
+  }
   /// Observes one batch of any shape and strides. Throws what the other form of observe() throws.
   void observe(tensor_view<const float> x) { histogram_.observe(x); }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
@@ -131,6 +137,11 @@ class lp_observer {
   /// Observes one batch. NaN and infinities are counted and make finalize() throw. Throws
   /// invalid_argument for null data, overflow for more than 2^48 values in all.
   void observe(std::span<const float> x) { histogram_.observe(x); }
+  /// Observes one batch on several threads, as the histogram does. The result is that of one
+  /// thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    histogram_.observe(x, parallel);
+  }
   /// Observes one batch of any shape and strides. Throws what the other form of observe() throws.
   void observe(tensor_view<const float> x) { histogram_.observe(x); }
   /// Afterwards this observer is in the state it would have if it had also seen everything that

@@ -17,6 +17,7 @@
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/definitions/statistics.hpp>
+#include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
 #include <detent/simd.hpp>
@@ -56,6 +57,26 @@ class min_max_observer {
     const kernels::min_max_result r =
         detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
     include(r.lower, r.upper, x.size(), r.count_nan);
+  }
+  /// Observes one batch on several threads, which share out parts of at least 2^18 values. The
+  /// result is that of one thread. Throws like observe() of one batch.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    constexpr std::size_t smallest_part = std::size_t{1} << 18;
+    const std::size_t parts = parallel ? x.size() / smallest_part : 0;
+    if (parts < 2) {
+      observe(x);
+      return;
+    }
+    require(x.data() != nullptr, error_kind::invalid_argument,
+            "min_max_observer: null data with size ", x.size());
+    std::vector<min_max_observer> seen(parts);
+    parallel(parts, [&](std::size_t part) {
+      const std::size_t first = part * smallest_part;
+      seen[part].observe(part + 1 == parts ? x.subspan(first) : x.subspan(first, smallest_part));
+    });
+    for (const min_max_observer& other : seen) {
+      merge(other);
+    }
   }
 
   /// Observes one batch of another arithmetic type. An end of the range that is not a float is

@@ -14,6 +14,7 @@
 
 #include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
+#include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/scale_rules.hpp>
 #include <detent/statistics/distribution.hpp>
@@ -94,6 +95,15 @@ class percentile_observer {
           ++a.counts[magnitude & mask];
         }
       }
+    }
+  }
+  /// Observes one batch on several threads in the first pass, as the histogram does, and on the
+  /// calling thread in the second. The result is that of one thread.
+  void observe(std::span<const float> x, const parallel_for& parallel) {
+    if (second_) {
+      observe(x);
+    } else {
+      histogram_.observe(x, parallel);
     }
   }
 

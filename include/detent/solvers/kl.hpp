@@ -64,10 +64,16 @@ struct divergence_side {
   void finish() {
     extent.assign(1, 0.0);
     information.assign(1, 0.0);
+    std::vector<double> logs;
+    logs.reserve(size());
     for (std::size_t i = 0; i < size(); ++i) {
-      const double c = static_cast<double>(count_of(i));
+      logs.push_back(static_cast<double>(count_of(i)) / width[i]);
+    }
+    active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    for (std::size_t i = 0; i < size(); ++i) {
       extent.push_back(extent.back() + width[i]);
-      information.push_back(information.back() + rounded_product(c, portable_log(c / width[i])));
+      information.push_back(information.back() +
+                            rounded_product(static_cast<double>(count_of(i)), logs[i]));
     }
   }
   /// How many of the first `last` bins have their centre below `bound`; the first `first` are known

@@ -71,8 +71,7 @@ struct weight_only_options {
   weight_only_algorithm algorithm = weight_only_algorithm::rtn;  ///< How codes are found.
   /// How scales and zero points are found: absmax (the range of the block, by params_from_range())
   /// or exact_mse (the least squared error of the block's weights). awq accepts only absmax.
-  /// exact_mse tries all zero points: the 16 of 4 bits take seconds for a million weights, the 256
-  /// of 8 bits minutes (with `symmetric` there is one only).
+  /// exact_mse finds the best of all zero points.
   weight_scale scales = weight_scale::absmax;
   /// Attribute accuracy_level of the nodes: 0 (not written), or activations of 1 float32, 2
   /// float16, 3 bfloat16, 4 int8.
