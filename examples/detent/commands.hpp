@@ -20,6 +20,7 @@
 #include <detent/parallel.hpp>
 
 #include "common_arguments.hpp"
+#include "nncf_arguments.hpp"
 
 namespace detent_cli {
 
@@ -46,6 +47,7 @@ struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   // What a configuration file of Neural Compressor says; most of the members above do not count
   // then.
   std::optional<detent::graph::inc::configuration> tuning;
+  std::optional<nncf_arguments> nncf;  // with --pipeline nncf
 };
 int quantize(const quantize_arguments& a);
 

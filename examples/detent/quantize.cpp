@@ -26,6 +26,7 @@
 #include "comparison.hpp"
 #include "json_output.hpp"
 #include "model_output.hpp"
+#include "nncf_pipeline.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
 #include "samples.hpp"
@@ -95,6 +96,9 @@ std::filesystem::path folder_of(const std::string& output) {
 outcome run_job(const quantize_arguments& a, const graph::model& m,
                 const graph::calibration_source& samples, std::size_t count,
                 const labelled_samples* labelled, graph::tensor_store& store, progress& bar) {
+  if (a.nncf) {
+    return quantize_by_nncf(a, m, samples);
+  }
   outcome o;
   graph::quantization_run run{.executor = a.executor_options()};
   run.keep_constant = [&](graph::tensor made) { return store.keep(std::move(made)); };
@@ -222,7 +226,7 @@ int quantize(const quantize_arguments& given) {
   }
 
   const std::uint64_t used = samples ? samples->size() : o.samples_of_states;
-  const std::size_t tensors = o.parts ? o.parts->parameters.activations.size() : 0;
+  const std::size_t tensors = o.parts ? o.parts->parameters.activations.size() : o.solutions.size();
   if (a.json) {
     json_object steps = json_object::array();
     for (const graph::quantization_step& s : o.steps) {
@@ -242,7 +246,8 @@ int quantize(const quantize_arguments& given) {
                 {"approach", a.approach},
                 {"format", a.format},
                 {"granularity", a.weights.per_channel ? "per-channel" : "per-tensor"},
-                {"method", is_static ? json_object(a.method) : json_object(nullptr)},
+                {"pipeline", a.nncf ? "nncf" : "auto"},
+                {"method", is_static && !a.nncf ? json_object(a.method) : json_object(nullptr)},
                 {"steps", steps},
                 {"budget_ended", std::any_of(o.steps.begin(), o.steps.end(),
                                              [](const auto& s) { return s.is_end_of_budget; })},

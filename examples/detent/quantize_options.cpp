@@ -22,6 +22,8 @@ namespace {
 
 namespace graph = detent::graph;
 
+const std::vector<std::string> pipeline_names = {"auto", "nncf"};
+
 std::string check_method_name(const std::string& v) {
   std::string all = "auto";
   if (lower_case(v) == all) {
@@ -97,7 +99,7 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
       ->check(CLI::IsMember(graph::weight_only_algorithms()));
 }
 
-quantize_options::quantize_options(CLI::App& command) : command_(command) {
+quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_(command) {
   command.add_option("MODEL", a_.model, "Float ONNX model")->required();
   command.add_option("-o,--output", a_.output, "Quantized model to write")->required();
   command.add_option("--config", config_,
@@ -107,6 +109,10 @@ quantize_options::quantize_options(CLI::App& command) : command_(command) {
       "--calib", a_.calibration,
       "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "
       "K (0) counts samples, or each run takes it whole (:fixed)");
+  command
+      .add_option("--pipeline", pipeline_,
+                  "Whose quantization: ours (auto), or the placement, scales and biases of NNCF")
+      ->check(CLI::IsMember(pipeline_names));
   command.add_option("--states", a_.states,
                      "FILE...: the states that detent observe has made of all samples, in any "
                      "order, in the place of --calib");
@@ -197,6 +203,11 @@ quantize_arguments quantize_options::arguments() {
     read_config();
   }
   s_.given = given_options(command_);
+  if (pipeline_ == "nncf") {
+    a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
+  } else {
+    nncf_.require_none(s_.given, pipeline_);
+  }
   try {
     if (has("--states")) {
       require_no_samples();

@@ -12,6 +12,7 @@
 #include <detent/graph/configuration/quantization_job.hpp>
 
 #include "commands.hpp"
+#include "nncf_pipeline.hpp"
 #include "quantize_config.hpp"
 
 namespace detent_cli {
@@ -50,7 +51,9 @@ class quantize_options {
   CLI::App& command_;
   quantize_arguments a_;
   std::string config_;
+  std::string pipeline_ = "auto";
   detent::graph::quantization_settings s_;
+  nncf_flags nncf_;
 };
 
 }  // namespace detent_cli

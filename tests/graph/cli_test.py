@@ -722,6 +722,33 @@ class CommandLine(unittest.TestCase):
         self.assertGreaterEqual(accuracy, 98.0)
         self.fails(["already quantized"], *self.quantize(model=out, output=self.folder / "twice.onnx"))
 
+    def test_the_pipeline_of_nncf(self):
+        out = self.folder / "nncf.onnx"
+        facts = json.loads(self.works(*self.quantize("--pipeline", "nncf", "--json", output=out)))
+        self.assertEqual((facts["pipeline"], facts["layers"], facts["quantized_tensors"]), ("nncf", 6, 7))
+        self.assertEqual({a["method"] for a in facts["activations"]}, {"nncf"})
+        accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+        self.assertGreaterEqual(accuracy, 97.0)
+        first = out.read_bytes()
+        for more in (["--preset", "performance"], ["--target-device", "gpu"], ["--overflow-fix", "first-layer"], ["--threads", 2]):
+            self.works(*self.quantize("--pipeline", "nncf", *more, output=out))
+            self.assertEqual(first, out.read_bytes(), more)
+        for more in (["--preset", "mixed"], ["--overflow-fix", "none"], ["--bias-correction", "full"], ["--samples", 3],
+                     ["--model-type", "transformer", "--smooth-quant", "0.5"]):
+            self.works(*self.quantize("--pipeline", "nncf", *more, output=out))
+            self.assertNotEqual(first, out.read_bytes(), more)
+        layers = lambda *more: json.loads(self.works(*self.quantize("--pipeline", "nncf", "--json", *more)))["layers"]
+        self.assertEqual(layers("--ignore", "type:Conv"), 1)
+        self.fails(["ignored name 'absent'"], *self.quantize("--pipeline", "nncf", "--ignore", "absent"))
+        # By a configuration file, too.
+        config = self.write("nncf.yaml", b"pipeline: nncf\npreset: performance\n")
+        self.works(*self.quantize("--config", config, output=out))
+        self.assertEqual(first, out.read_bytes())
+        self.wrong_usage(["--pipeline nncf", "--method"], *self.quantize("--pipeline", "nncf", "--method", "kl"))
+        self.wrong_usage(["--pipeline auto", "--preset"], *self.quantize("--preset", "mixed"))
+        self.wrong_usage(["--pipeline"], *self.quantize("--pipeline", "other"))
+        self.wrong_usage(["--smooth-quant", "--model-type transformer"], *self.quantize("--pipeline", "nncf", "--smooth-quant"))
+
     def test_methods(self):
         out = self.folder / "out.onnx"
         refused = self.detent(*self.quantize("--method", "nothing"))

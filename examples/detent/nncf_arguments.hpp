@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the options of `detent quantize --pipeline nncf` say.
+#ifndef DETENT_CLI_NNCF_ARGUMENTS_HPP
+#define DETENT_CLI_NNCF_ARGUMENTS_HPP
+
+#include <string>
+
+#include <detent/graph/quantize/ignored_scope.hpp>
+
+namespace detent_cli {
+
+struct nncf_arguments {
+  std::string preset;                        // performance, mixed; empty: by the model type
+  std::string model_type = "none";           // none, transformer
+  std::string target_device = "any";         // any, cpu, gpu, npu
+  std::string overflow_fix = "first-layer";  // none, enable, first-layer
+  std::string bias_correction = "fast";      // none, fast, full
+  float smooth_quant = 0.95F;                // alpha of MatMul and Gemm; negative: none
+  detent::graph::ignored_scope ignored;
+};
+
+}  // namespace detent_cli
+
+#endif  // DETENT_CLI_NNCF_ARGUMENTS_HPP

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "nncf_pipeline.hpp"
+
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <detent/graph/nncf/nncf.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
+
+#include "usage_error.hpp"
+
+namespace detent_cli {
+namespace {
+
+namespace nncf = detent::graph::nncf;
+
+constexpr std::initializer_list<const char*> own_options = {
+    "preset", "model-type", "target-device", "ignore", "smooth-quant", "overflow-fix"};
+
+/// An entry of --ignore: re:PATTERN, type:TYPE, or a name.
+void add_ignored(const std::string& entry, graph::ignored_scope& to) {
+  const auto rest = [&](const std::string& prefix) {
+    return entry.rfind(prefix, 0) == 0 ? entry.substr(prefix.size()) : std::string();
+  };
+  if (!rest("re:").empty()) {
+    to.patterns.push_back(rest("re:"));
+  } else if (!rest("type:").empty()) {
+    to.types.push_back(rest("type:"));
+  } else {
+    to.names.push_back(entry);
+  }
+}
+
+nncf::quantize_options options_of(const nncf_arguments& a) {
+  nncf::quantize_options o;
+  if (!a.preset.empty()) {
+    o.preset = a.preset == "mixed" ? nncf::preset::mixed : nncf::preset::performance;
+  }
+  o.model_type =
+      a.model_type == "transformer" ? nncf::model_type::transformer : nncf::model_type::none;
+  o.target_device = a.target_device == "cpu"   ? nncf::target_device::cpu
+                    : a.target_device == "gpu" ? nncf::target_device::gpu
+                    : a.target_device == "npu" ? nncf::target_device::npu
+                                               : nncf::target_device::any;
+  o.overflow_fix = a.overflow_fix == "none"     ? nncf::overflow_fix::none
+                   : a.overflow_fix == "enable" ? nncf::overflow_fix::enable
+                                                : nncf::overflow_fix::first_layer;
+  o.disable_bias_correction = a.bias_correction == "none";
+  o.fast_bias_correction = a.bias_correction != "full";
+  o.smooth_quant_alphas.matmul = a.smooth_quant;
+  o.ignored_scope = a.ignored;
+  return o;
+}
+
+}  // namespace
+
+nncf_flags::nncf_flags(CLI::App& command) {
+  command
+      .add_option(
+          "--preset", a_.preset,
+          "Activations with zero point 0 (performance) or any (mixed); mixed is the default "
+          "for transformers (pipeline nncf)")
+      ->check(CLI::IsMember({"performance", "mixed"}));
+  command.add_option("--model-type", a_.model_type, "Kind of network (pipeline nncf)")
+      ->check(CLI::IsMember({"none", "transformer"}));
+  command
+      .add_option("--target-device", a_.target_device, "What is to run the model (pipeline nncf)")
+      ->check(CLI::IsMember({"any", "cpu", "gpu", "npu"}));
+  command.add_option("--ignore", ignored_,
+                     "Nodes that stay in float: a name, re:PATTERN or type:OPERATOR; may be given "
+                     "several times (pipeline nncf)");
+  command
+      .add_option("--smooth-quant", alpha_,
+                  "SmoothQuant of transformers, with this alpha (0.95); negative: none (pipeline "
+                  "nncf)")
+      ->expected(0, 1)
+      ->check(CLI::Range(-1.0, 1.0));
+  command
+      .add_option("--overflow-fix", a_.overflow_fix,
+                  "Layers whose weights stay within half of their grid (pipeline nncf)")
+      ->check(CLI::IsMember({"none", "enable", "first-layer"}));
+}
+
+nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
+                                     const std::string& bias_correction) const {
+  for (const char* name :
+       {"approach", "activations", "weights", "method", "percentile", "granularity",
+        "weight-scales", "reduce-range", "symmetric-activations", "bits", "activation-bits",
+        "block-size", "weight-algorithm", "budget", "max-drop", "report", "labels", "validation"}) {
+    if (given.count(name) != 0) {
+      throw usage_error(std::string("--pipeline nncf has no --") + name);
+    }
+  }
+  nncf_arguments a = a_;
+  if (given.count("smooth-quant") != 0 && a.model_type != "transformer") {
+    throw usage_error("--smooth-quant needs --model-type transformer");
+  }
+  if (!alpha_.empty()) {
+    a.smooth_quant = alpha_.back();
+  }
+  if (given.count("bias-correction") != 0 && bias_correction != "auto") {
+    a.bias_correction = bias_correction;
+  }
+  for (const std::string& entry : ignored_) {
+    add_ignored(entry, a.ignored);
+  }
+  return a;
+}
+
+void nncf_flags::require_none(const std::set<std::string>& given,
+                              const std::string& pipeline) const {
+  for (const char* name : own_options) {
+    if (given.count(name) != 0) {
+      throw usage_error("--pipeline " + pipeline + " has no --" + name);
+    }
+  }
+}
+
+outcome quantize_by_nncf(const quantize_arguments& a, const graph::model& m,
+                         const graph::calibration_source& samples) {
+  nncf::quantize_options options = options_of(*a.nncf);
+  options.executor = a.executor_options();
+  options.subset_size = nncf::dataset::all;
+  outcome o;
+  options.on_parameters = [&o](const std::string& value, const nncf::quantizer_parameters& p) {
+    detent::scale_solution& s = o.solutions[value];
+    s.params = {p.scales[0], p.zero_points[0]};
+    s.evidence.method = "nncf";
+    s.evidence.lower = p.ranges[0].lower;
+    s.evidence.upper = p.ranges[0].upper;
+    o.methods[value] = "nncf";
+  };
+  nncf::source_items items(samples);
+  nncf::quantization q = nncf::quantize(m, nncf::dataset(items), options);
+  for (const nncf::placed_quantizer& quantizer : q.quantizers) {
+    o.layers += quantizer.weights_of ? 1U : 0U;
+  }
+  o.result = std::move(q.result);
+  if (a.format == "qoperator") {
+    graph::to_qoperator(o.result);
+  }
+  return o;
+}
+
+}  // namespace detent_cli
