@@ -17,6 +17,7 @@
 #include <benchmark/benchmark.h>
 
 #include <detent/detent.hpp>
+#include <detent/prepared_product.hpp>
 
 #include "limits.hpp"
 #if DETENT_BENCH_ONEDNN
@@ -129,6 +130,19 @@ void gemm(benchmark::State& state, detent::target target) {
   });
 }
 
+/// The product of detent, of weights and options that were prepared once.
+template <class A, class T>
+void prepared(benchmark::State& state, detent::target target) {
+  gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
+    const detent::packed_weights weights = o.pack();
+    const detent::prepared_product<A, T> product(weights,
+                                                 {.lhs_zero_point = 7, .output = {4096.0F, 3}});
+    const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
+    const detent::matrix_view<T> out(c.data(), o.m, o.n);
+    measure(state, o, target, 1, [&] { product.run(lhs, out); });
+  });
+}
+
 #if DETENT_BENCH_ONEDNN
 /// oneDNN's product. Its share is that of the target's peak, whatever instructions oneDNN uses.
 template <class A, class T>
@@ -205,6 +219,9 @@ using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
 const shapes_of_products common_shapes{{1, 768, 768},    {1, 4096, 4096}, {8, 4096, 4096},
                                        {32, 4096, 4096}, {128, 768, 768}, {128, 768, 3072},
                                        {3136, 64, 576},  {127, 513, 333}, {1024, 1024, 1024}};
+const shapes_of_products few_rows{{1, 768, 768}, {2, 768, 768}, {3, 768, 768}, {4, 768, 768},
+                                  {5, 768, 768}, {6, 768, 768}, {7, 768, 768}, {8, 768, 768},
+                                  {1, 256, 256}, {1, 64, 64},   {7, 256, 256}};
 const shapes_of_products threaded_shapes{
     {8, 4096, 4096}, {32, 4096, 4096}, {128, 3072, 768}, {128, 768, 3072},   {512, 3072, 768},
     {3136, 64, 576}, {784, 128, 1152}, {196, 256, 2304}, {1024, 1024, 1024}, {2048, 2048, 2048}};
@@ -250,6 +267,11 @@ int main(int argc, char** argv) {
                             kernel{"gemm_s8s8_f32", gemm<std::int8_t, float>},
                             kernel{"dynamic_linear", dynamic_linear}}) {
       add(k, t, common_shapes);
+    }
+    for (const kernel& k :
+         {kernel{"few_rows_gemm_u8s8_u8", gemm<std::uint8_t, std::uint8_t>},
+          kernel{"few_rows_prepared_u8s8_u8", prepared<std::uint8_t, std::uint8_t>}}) {
+      add(k, t, few_rows);
     }
     for (const kernel& k :
          {kernel{"gemm_u8s8_f32_one_thread", gemm<std::uint8_t, float>, true},

@@ -38,6 +38,7 @@
 #include <detent/observers/tools/ppq.hpp>
 #include <detent/observers/tools/torch.hpp>
 #include <detent/power_of_two.hpp>
+#include <detent/prepared_product.hpp>
 #include <detent/quantized_elementwise.hpp>
 #include <detent/quantized_transform.hpp>
 #include <detent/rounding.hpp>
