@@ -12824,13 +12824,16 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
 }
 
 /// Multiplies all rows: whole tiles of kRows rows, then ever smaller tiles for the rest (6 or 8
-/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles.
+/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles. Passes in
+/// assembly have a tile for every number of rows.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
-      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      constexpr std::size_t kNext = DETENT_PASS_ASSEMBLY != 0 ? kRows - 1
+                                    : kRows == 6              ? 4
+                                                              : kRows / 2;
       t.rows += done;
       add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
@@ -13007,13 +13010,16 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
 }
 
 /// Multiplies all rows: whole tiles of kRows rows, then ever smaller tiles for the rest (6 or 8
-/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles.
+/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles. Passes in
+/// assembly have a tile for every number of rows.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
-      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      constexpr std::size_t kNext = DETENT_PASS_ASSEMBLY != 0 ? kRows - 1
+                                    : kRows == 6              ? 4
+                                                              : kRows / 2;
       t.rows += done;
       add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
@@ -13196,13 +13202,16 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
 }
 
 /// Multiplies all rows: whole tiles of kRows rows, then ever smaller tiles for the rest (6 or 8
-/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles.
+/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles. Passes in
+/// assembly have a tile for every number of rows.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
-      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      constexpr std::size_t kNext = DETENT_PASS_ASSEMBLY != 0 ? kRows - 1
+                                    : kRows == 6              ? 4
+                                                              : kRows / 2;
       t.rows += done;
       add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
@@ -13385,13 +13394,16 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
 }
 
 /// Multiplies all rows: whole tiles of kRows rows, then ever smaller tiles for the rest (6 or 8
-/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles.
+/// rows are followed by 4, 2 and 1), so that the rest rarely needs more than two tiles. Passes in
+/// assembly have a tile for every number of rows.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE void add_rows(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   const std::size_t done = add_tiles<kRows, kPanels, kStride>(rows, t, sums);
   if constexpr (kRows > 1) {
     if (done < rows) {
-      constexpr std::size_t kNext = kRows == 6 ? 4 : kRows / 2;
+      constexpr std::size_t kNext = DETENT_PASS_ASSEMBLY != 0 ? kRows - 1
+                                    : kRows == 6              ? 4
+                                                              : kRows / 2;
       t.rows += done;
       add_rows<kNext, kPanels, kStride>(rows - done, t, sums + done * kStride);
     }
@@ -13487,8 +13499,13 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    const std::size_t of_segment = g.k / g.segments;
     depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = 1;
+    if (g.segments == 1) {  // products of few rows have no time for divisions
+      is_whole = g.k <= depth;
+      return;
+    }
+    const std::size_t of_segment = g.k / g.segments;
     segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
     is_whole = of_segment <= depth && g.segments <= segments;
   }
@@ -13510,31 +13527,37 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
   constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = block_panels == panels_of_tile ? 4 : kRows / 2;
+  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+                                : block_panels == panels_of_tile ? 4
+                                                                 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
-  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segment_depth = g.segments == 1 ? g.k : g.k / g.segments;
   // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
+  // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
+                      chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
-    done = rows / kRows * kRows;
+    done = (rows / kRows - (splits ? 1 : 0)) * kRows;
+    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel), a.turn);
   }
 #endif
-  for (; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
-    const std::size_t tiled = count / kRows * kRows;
+  for (std::size_t count = 0; done < rows; done += count) {
+    const bool is_split = splits && rows - done == kRows + 1;
+    count = is_split ? kRows + 1 : (std::min)(step, rows - done);
+    const std::size_t tiled = is_split ? 0 : count / kRows * kRows;
     const std::size_t row = first + done;
     for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
       for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
@@ -13670,9 +13693,11 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
   // As many rows pass over the weights together as stay in a part of the second-level cache; the
   // weights may come from the third level.
-  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
-  const std::size_t most =
-      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  std::size_t most = block_rows;
+  if (g.m > block_rows) {
+    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  }
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
@@ -13768,8 +13793,13 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    const std::size_t of_segment = g.k / g.segments;
     depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = 1;
+    if (g.segments == 1) {  // products of few rows have no time for divisions
+      is_whole = g.k <= depth;
+      return;
+    }
+    const std::size_t of_segment = g.k / g.segments;
     segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
     is_whole = of_segment <= depth && g.segments <= segments;
   }
@@ -13791,31 +13821,37 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
   constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = block_panels == panels_of_tile ? 4 : kRows / 2;
+  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+                                : block_panels == panels_of_tile ? 4
+                                                                 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
-  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segment_depth = g.segments == 1 ? g.k : g.k / g.segments;
   // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
+  // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
+                      chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
-    done = rows / kRows * kRows;
+    done = (rows / kRows - (splits ? 1 : 0)) * kRows;
+    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel), a.turn);
   }
 #endif
-  for (; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
-    const std::size_t tiled = count / kRows * kRows;
+  for (std::size_t count = 0; done < rows; done += count) {
+    const bool is_split = splits && rows - done == kRows + 1;
+    count = is_split ? kRows + 1 : (std::min)(step, rows - done);
+    const std::size_t tiled = is_split ? 0 : count / kRows * kRows;
     const std::size_t row = first + done;
     for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
       for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
@@ -13951,9 +13987,11 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
   // As many rows pass over the weights together as stay in a part of the second-level cache; the
   // weights may come from the third level.
-  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
-  const std::size_t most =
-      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  std::size_t most = block_rows;
+  if (g.m > block_rows) {
+    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  }
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
@@ -14055,8 +14093,13 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    const std::size_t of_segment = g.k / g.segments;
     depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = 1;
+    if (g.segments == 1) {  // products of few rows have no time for divisions
+      is_whole = g.k <= depth;
+      return;
+    }
+    const std::size_t of_segment = g.k / g.segments;
     segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
     is_whole = of_segment <= depth && g.segments <= segments;
   }
@@ -14078,31 +14121,37 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
   constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = block_panels == panels_of_tile ? 4 : kRows / 2;
+  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+                                : block_panels == panels_of_tile ? 4
+                                                                 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
-  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segment_depth = g.segments == 1 ? g.k : g.k / g.segments;
   // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
+  // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
+                      chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
-    done = rows / kRows * kRows;
+    done = (rows / kRows - (splits ? 1 : 0)) * kRows;
+    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel), a.turn);
   }
 #endif
-  for (; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
-    const std::size_t tiled = count / kRows * kRows;
+  for (std::size_t count = 0; done < rows; done += count) {
+    const bool is_split = splits && rows - done == kRows + 1;
+    count = is_split ? kRows + 1 : (std::min)(step, rows - done);
+    const std::size_t tiled = is_split ? 0 : count / kRows * kRows;
     const std::size_t row = first + done;
     for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
       for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
@@ -14238,9 +14287,11 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
   // As many rows pass over the weights together as stay in a part of the second-level cache; the
   // weights may come from the third level.
-  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
-  const std::size_t most =
-      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  std::size_t most = block_rows;
+  if (g.m > block_rows) {
+    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  }
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
@@ -14342,8 +14393,13 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    const std::size_t of_segment = g.k / g.segments;
     depth = cached_depth(g.caches.second_level / 8, columns);
+    segments = 1;
+    if (g.segments == 1) {  // products of few rows have no time for divisions
+      is_whole = g.k <= depth;
+      return;
+    }
+    const std::size_t of_segment = g.k / g.segments;
     segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
     is_whole = of_segment <= depth && g.segments <= segments;
   }
@@ -14365,31 +14421,37 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
   constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = block_panels == panels_of_tile ? 4 : kRows / 2;
+  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+                                : block_panels == panels_of_tile ? 4
+                                                                 : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
   const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
-  const std::size_t segment_depth = g.k / g.segments;
+  const std::size_t segment_depth = g.segments == 1 ? g.k : g.k / g.segments;
   // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
   const std::int8_t* const end = panel + kPanels * panel_stride;
   const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
   // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
+  // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
+                      chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
-    multiply_tiles(g, t, rows / kRows, first, column, next + (end - panel), a.turn);
-    done = rows / kRows * kRows;
+    done = (rows / kRows - (splits ? 1 : 0)) * kRows;
+    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel), a.turn);
   }
 #endif
-  for (; done < rows; done += step) {
-    const std::size_t count = (std::min)(step, rows - done);
-    const std::size_t tiled = count / kRows * kRows;
+  for (std::size_t count = 0; done < rows; done += count) {
+    const bool is_split = splits && rows - done == kRows + 1;
+    count = is_split ? kRows + 1 : (std::min)(step, rows - done);
+    const std::size_t tiled = is_split ? 0 : count / kRows * kRows;
     const std::size_t row = first + done;
     for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
       for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
@@ -14525,9 +14587,11 @@ inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
   // As many rows pass over the weights together as stay in a part of the second-level cache; the
   // weights may come from the third level.
-  const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
-  const std::size_t most =
-      std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  std::size_t most = block_rows;
+  if (g.m > block_rows) {
+    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
+  }
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
     block_operands a{block, 0};
@@ -19458,6 +19522,8 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
 template <class T>
 class product_output {
  public:
+  /// An output that nothing is added to.
+  explicit product_output(matrix_view<T> out) noexcept : out_(out) {}
   product_output(matrix_view<T> out, const epilogue_options& options) noexcept
       : out_(out), residual_(options.residual), addend_(options.addend) {}
 
@@ -19536,6 +19602,9 @@ class integer_product {
     if (is_narrow) {
       panels_ = packed_access::panels(weights, kernels_.adds_pairs);
     }
+    is_near_ =
+        caches_.third_level == 0 ||
+        weights.columns() * (std::max)(weights.depth(), std::size_t{1}) <= caches_.third_level / 2;
     if (!is_narrow || options.addend.data != nullptr) {
       wide_.emplace(kernels_, weights,
                     options.lhs_zero_points.empty() ? options.lhs_zero_point - shift_ : 0);
@@ -19551,6 +19620,11 @@ class integer_product {
   /// The parts (rows and columns) that a product with `rows` rows is divided into.
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}, caches_};
+  }
+  /// Whether parts() is a single part with all rows and columns, without threads. It says so
+  /// without any division, for products that take less than a microsecond.
+  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && is_near_ && weights_.columns() != 0;
   }
   /// Blocks of rows alone, for callers that prepare the rows of a block before they multiply them.
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
@@ -19621,6 +19695,7 @@ class integer_product {
   column_terms terms_;
   kernels::packed_panels panels_;
   bool lhs_signed_ = false;
+  bool is_near_ = false;    // whether the weights fit half of the third-level cache
   std::int32_t shift_ = 0;  // subtracted from the left side's values before the kernel sees them
   std::optional<wide_product> wide_;  // set if sums may leave 32 bits, or may with the addend
 };
@@ -19662,6 +19737,30 @@ template <class A, class Memory>
   return left;
 }
 
+/// Multiplies the rows of `part` of a left side, after a copy if the product needs one.
+template <class A, class Product, class T>
+void multiply_part(const Product& product, const matrix_view<const A>& lhs,
+                   const product_part& part, const epilogue_options& options,
+                   const product_output<T>& to) {
+  constexpr bool shifts = std::same_as<A, std::int8_t> && !Product::takes_signed;
+  product.multiply(left_rows_of(lhs, part, shifts, options, &block_memory<std::uint8_t>), part, to);
+}
+
+/// Multiplies a whole left side and reports errors. Of the options, only those of rows are read.
+template <class A, class Product, class T>
+void run_product(const Product& product, const matrix_view<const A>& lhs, std::size_t columns,
+                 const epilogue_options& options, const product_output<T>& to,
+                 const parallel_for& parallel) {
+  if (!parallel && product.is_one_part(lhs.rows)) {
+    multiply_part(product, lhs, {0, lhs.rows, 0, columns}, options, to);
+  } else {
+    const product_parts parts = product.parts(lhs.rows, parallel);
+    run_parallel(parallel, parts.size(),
+                 [&](std::size_t i) { multiply_part(product, lhs, parts[i], options, to); });
+  }
+  to.finish();
+}
+
 /// One checked and prepared product, divided into tasks that threads may run in any order.
 template <class A, class Weights, class T>
 class product_tasks {
@@ -19678,12 +19777,7 @@ class product_tasks {
 
   [[nodiscard]] std::size_t size() const noexcept { return parts_.size(); }
 
-  void run(std::size_t task) const {
-    const product_part part = parts_[task];
-    const bool shifts = std::same_as<A, std::int8_t> && !product_type::takes_signed;
-    product_.multiply(left_rows_of(lhs_, part, shifts, options_, &block_memory<std::uint8_t>), part,
-                      out_);
-  }
+  void run(std::size_t task) const { multiply_part(product_, lhs_, parts_[task], options_, out_); }
 
   /// Throws the error that tasks noted (an overflow of the output). Call it when all have run.
   void finish() const { out_.finish(); }
@@ -19696,13 +19790,14 @@ class product_tasks {
   product_parts parts_;
 };
 
-/// The body of all integer gemm() functions: checks, runs all tasks, reports errors.
+/// The body of all integer gemm() functions.
 template <class A, class Weights, class T>
 void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> out,
               const epilogue_options& options, const parallel_for& parallel) {
-  const product_tasks<A, Weights, T> tasks(lhs, weights, out, options, parallel);
-  run_parallel(parallel, tasks.size(), [&](std::size_t i) { tasks.run(i); });
-  tasks.finish();
+  require_product(lhs, weights.depth(), weights.columns(), out);
+  require_rows<T, A>(lhs.rows, weights.columns(), options);
+  const typename product_with<T, Weights>::type product(std::type_identity<A>{}, weights, options);
+  run_product(product, lhs, weights.columns(), options, product_output<T>(out, options), parallel);
 }
 
 }  // namespace detail
@@ -19746,7 +19841,7 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// Thread-safe. The table lists the memory besides the arguments; K and N are those of the weights.
 /// Kept memory is used again by later calls of its thread, so that a call whose sizes came before
 /// allocates only what the table calls freed. packed_weights::prepare() makes what belongs to the
-/// weights ahead of the first product.
+/// weights ahead of the first product; prepared_product also keeps what belongs to the options.
 ///
 /// | condition | bytes | owner |
 /// |---|---|---|
@@ -29477,6 +29572,9 @@ class int4_product {
 
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
+  }
+  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && weights_.columns() != 0;
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
@@ -43110,6 +43208,92 @@ void requantize(std::span<const std::int32_t> acc, Out&& q,
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_POWER_OF_TWO_HPP
+// ---- detent/prepared_product.hpp ----
+// prepared_product: gemm() with the weights and options of one layer, checked and prepared once for
+// many calls. It is meant for products of one or a few rows, which take a few microseconds.
+#ifndef DETENT_PREPARED_PRODUCT_HPP
+#define DETENT_PREPARED_PRODUCT_HPP
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+
+DETENT_NAMESPACE_BEGIN
+
+/// A product of 8-bit left sides of type A with one matrix of packed weights, to outputs of type T,
+/// with fixed options. run() computes what gemm() computes, the same bits; what depends only on the
+/// weights and options (their checks, the multipliers and offsets of the columns, weight pairs) is
+/// done by the constructor.
+///
+/// @code{.cpp}
+/// #include <cstdint>
+/// #include <vector>
+///
+/// #include <detent/prepared_product.hpp>
+///
+/// // One layer of a network that handles one token at a time.
+/// class layer {
+///  public:
+///   explicit layer(const detent::packed_weights& weights)
+///       : product_(weights, {.lhs_scale = 0.02F, .lhs_zero_point = 128, .output = {0.1F, 3}}) {}
+///   void run(const std::vector<std::uint8_t>& x, std::vector<std::uint8_t>& y) const {
+///     product_.run(detent::matrix_view<const std::uint8_t>(x.data(), 1, x.size()),
+///                  detent::matrix_view<std::uint8_t>(y.data(), 1, y.size()));
+///   }
+///
+///  private:
+///   detent::prepared_product<std::uint8_t, std::uint8_t> product_;
+/// };
+/// @endcode
+///
+/// The object refers to the weights: they must outlive it and stay where they are. It uses the
+/// target that was active when it was made, whatever set_target() says later. It can be moved, and
+/// a moved-from object may only be assigned to or destroyed. run() is const and thread-safe.
+/// Besides what gemm() keeps in its threads, the object owns up to 12 * N bytes (N rounded up to
+/// 16), and 12 * N more if sums may leave 32 bits.
+template <quantized_byte A, integer_gemm_output T>
+class prepared_product {
+ public:
+  /// Checks and prepares a product. The options are those of gemm(), but those that belong to the
+  /// rows of one product: throws unsupported for lhs_scales, lhs_zero_points, a residual or an
+  /// addend; else what gemm() throws for its options.
+  explicit prepared_product(const packed_weights& weights, const epilogue_options& options = {})
+      : weights_(&weights),
+        product_((require_fixed(options, weights.columns()),
+                  std::make_unique<const detail::integer_product<T>>(
+                      std::type_identity<A>{}, weights, options, detail::terms_memory::owned))) {}
+
+  /// The weights that left sides are multiplied by.
+  [[nodiscard]] const packed_weights& weights() const noexcept { return *weights_; }
+
+  /// Computes gemm(lhs, weights, out, options, parallel) with the weights and options of the
+  /// constructor. Layout, exactness and the errors that concern lhs and out are those of gemm().
+  /// Thread-safe.
+  void run(matrix_view<const A> lhs, matrix_view<T> out, const parallel_for& parallel = {}) const {
+    detail::require_product(lhs, weights_->depth(), weights_->columns(), out);
+    detail::run_product(*product_, lhs, weights_->columns(), no_rows,
+                        detail::product_output<T>(out), parallel);
+  }
+
+ private:
+  static void require_fixed(const epilogue_options& options, std::size_t columns) {
+    require(options.lhs_scales.empty() && options.lhs_zero_points.empty() &&
+                options.residual.data == nullptr && options.addend.data == nullptr,
+            error_kind::unsupported,
+            "prepared_product: parameters of rows, residuals and addends are for gemm");
+    detail::require_rows<T, A>(0, columns, options);
+  }
+
+  /// The options of rows: none.
+  static constexpr epilogue_options no_rows{};
+
+  const packed_weights* weights_;
+  std::unique_ptr<const detail::integer_product<T>> product_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PREPARED_PRODUCT_HPP
 // ---- detent/quantized_elementwise.hpp ----
 // Elementwise functions, lookup tables, concatenation and averages of 8-bit tensors, each of which
 // has its own scale and zero point. D stands for reference::dequantize and Q for

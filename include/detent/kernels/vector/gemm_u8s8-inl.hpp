@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of 8-bit integers with an instruction that adds four of them in 32
-// bits (vpdpbusd). Products without it are in gemm_u8s8_pairs-inl.hpp.
+// Products of 8-bit integers with an instruction that adds four of them in 32 bits (vpdpbusd).
+// Products without it are in gemm_u8s8_pairs-inl.hpp.
 //
-// vpdpbusd has a latency of 5 cycles, and 512-bit server cores start two per
-// cycle, so that at least ten accumulators must be in flight. A tile of 6 rows
-// x 64 columns has 24, with fewer loads and pointers than a tile with more
-// rows: GCC keeps pointers that do not fit the general registers in vector
-// registers, and moving them back takes the multipliers' ports. A tile adds all
-// of k in one go: its weights come from the second-level cache, are prefetched
-// far enough ahead, and its sums never leave the registers.
+// vpdpbusd has a latency of 5 cycles, and 512-bit server cores start two per cycle, so that at
+// least ten accumulators must be in flight. A tile of 6 rows x 64 columns has 24, with fewer loads
+// and pointers than a tile with more rows: GCC keeps pointers that do not fit the general registers
+// in vector registers, and moving them back takes the multipliers' ports. A tile adds all of k in
+// one go: its weights come from the second-level cache, are prefetched far enough ahead, and its
+// sums never leave the registers.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
@@ -37,80 +36,68 @@ namespace DETENT_PASS_NAMESPACE {
 
 inline constexpr bool adds_pairs = DETENT_PASS_PAIRS != 0;
 inline constexpr bool multiplies_signed = false;
-/// Bytes from one row of turned signs to the next: whole cache lines, and one
-/// more, so that it is rarely a multiple of 4 KB.
+/// Bytes from one row of turned signs to the next: whole cache lines, and one more, so that it is
+/// rarely a multiple of 4 KB.
 [[nodiscard]] HWY_INLINE std::size_t turned_stride(std::size_t depth) noexcept {
   return round_up(depth, 64) + 64;
 }
 
-/// Room for rows of turned signs. Passes that add pairs need none: they turn
-/// signs while they make a copy that they need anyway.
-inline std::size_t gemm_workspace(const gemm_u8s8_args &g) noexcept {
-  return g.lhs_signed && !adds_pairs
-             ? (std::min)(g.m, rows_per_call) * turned_stride(g.k)
-             : 0;
+/// Room for rows of turned signs. Passes that add pairs need none: they turn signs while they make
+/// a copy that they need anyway.
+inline std::size_t gemm_workspace(const gemm_u8s8_args& g) noexcept {
+  return g.lhs_signed && !adds_pairs ? (std::min)(g.m, rows_per_call) * turned_stride(g.k) : 0;
 }
 
 #if !DETENT_PASS_PAIRS
 
-/// Panels that a row block is multiplied by at a time: as many as a tile of few
-/// rows needs to keep the multipliers busy.
+/// Panels that a row block is multiplied by at a time: as many as a tile of few rows needs to keep
+/// the multipliers busy.
 inline constexpr std::size_t block_panels =
-    panels_of_tile * vectors_per_panel >= 4 ? panels_of_tile
-                                            : 2 * panels_of_tile;
+    panels_of_tile * vectors_per_panel >= 4 ? panels_of_tile : 2 * panels_of_tile;
 
-/// The left rows of a row block, as in tile_operands. If `turn` has rows, those
-/// behind the last whole tile are already turned, like those of the first one.
+/// The left rows of a row block, as in tile_operands. If `turn` has rows, those behind the last
+/// whole tile are already turned, like those of the first one.
 struct block_operands {
-  const std::uint8_t *const *rows;
+  const std::uint8_t* const* rows;
   std::size_t row_stride;
   rows_to_turn turn = {};
 };
 
-/// How k is divided into chunks: the weights of a chunk stay in a part of the
-/// second-level cache while the rows pass over them. A chunk is several short
-/// segments or a piece of a long one.
+/// How k is divided into chunks: the weights of a chunk stay in a part of the second-level cache
+/// while the rows pass over them. A chunk is several short segments or a piece of a long one.
 struct depth_chunks {
-  std::size_t depth;    // k of each segment in a chunk
-  std::size_t segments; // segments in a chunk
-  bool is_whole;        // whether one chunk is all of k
+  std::size_t depth;     // k of each segment in a chunk
+  std::size_t segments;  // segments in a chunk
+  bool is_whole;         // whether one chunk is all of k
 
-  HWY_INLINE depth_chunks(const gemm_u8s8_args &g,
-                          std::size_t columns) noexcept {
+  HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
     depth = cached_depth(g.caches.second_level / 8, columns);
     segments = 1;
-    if (g.segments == 1) { // products of few rows have no time for divisions
+    if (g.segments == 1) {  // products of few rows have no time for divisions
       is_whole = g.k <= depth;
       return;
     }
     const std::size_t of_segment = g.k / g.segments;
-    segments =
-        of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
+    segments = of_segment == 0 ? 1 : (std::max)(depth / of_segment, std::size_t{1});
     is_whole = of_segment <= depth && g.segments <= segments;
   }
 };
 
-/// Whether whole tiles go through multiply_tiles(), which stores each tile at
-/// once: in assembly passes, if rows and elements have no terms of their own
-/// and one chunk is all of k.
-[[nodiscard]] HWY_INLINE bool
-stores_whole_tiles(const gemm_u8s8_args &g) noexcept {
+/// Whether whole tiles go through multiply_tiles(), which stores each tile at once: in assembly
+/// passes, if rows and elements have no terms of their own and one chunk is all of k.
+[[nodiscard]] HWY_INLINE bool stores_whole_tiles(const gemm_u8s8_args& g) noexcept {
   return DETENT_PASS_ASSEMBLY != 0 && !has_terms_of_rows(g.epilogue) &&
-         g.epilogue.addend == nullptr &&
-         depth_chunks(g, panels_of_tile * panel_columns).is_whole;
+         g.epilogue.addend == nullptr && depth_chunks(g, panels_of_tile * panel_columns).is_whole;
 }
 
-/// Multiplies the rows first .. first + rows by kPanels panels from `column`
-/// on. Rows that fill the largest tiles are multiplied by the panels of one
-/// tile at a time; the remaining rows are multiplied by all kPanels panels,
-/// since few rows need more columns to keep the multipliers busy.
+/// Multiplies the rows first .. first + rows by kPanels panels from `column` on. Rows that fill the
+/// largest tiles are multiplied by the panels of one tile at a time; the remaining rows are
+/// multiplied by all kPanels panels, since few rows need more columns to keep the multipliers busy.
 template <std::size_t kPanels>
-void gemm_u8s8_block(const gemm_u8s8_args &g, const block_operands &a,
-                     std::size_t first, std::size_t rows,
-                     std::size_t column) noexcept {
+void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                     std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
-  constexpr std::size_t kTilePanels =
-      (std::min)(kPanels, std::size_t{panels_of_tile});
+  constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
@@ -118,32 +105,25 @@ void gemm_u8s8_block(const gemm_u8s8_args &g, const block_operands &a,
   alignas(64) std::int32_t sums[block_rows * kColumns];
   const std::size_t columns = (std::min)(kColumns, g.n - column);
   const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
-  const std::int8_t *panel = g.b.data + column / panel_columns * panel_stride;
+  const std::int8_t* panel = g.b.data + column / panel_columns * panel_stride;
   const depth_chunks chunks(g, kColumns);
   const std::size_t segment_depth = g.segments == 1 ? g.k : g.k / g.segments;
-  // Meanwhile the weights of the columns that follow are fetched into the
-  // second-level cache.
-  const std::int8_t *const end = panel + kPanels * panel_stride;
-  const std::int8_t *next =
-      column + kColumns < g.n + g.following_columns ? end : panel;
-  // If a chunk is all of k, the sums of each tile's rows are complete and
-  // stored at once; otherwise they are stored when all rows of the row block
-  // have passed over all chunks.
+  // Meanwhile the weights of the columns that follow are fetched into the second-level cache.
+  const std::int8_t* const end = panel + kPanels * panel_stride;
+  const std::int8_t* next = column + kColumns < g.n + g.following_columns ? end : panel;
+  // If a chunk is all of k, the sums of each tile's rows are complete and stored at once; otherwise
+  // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
-  // A tile of one row is limited by the reading of weights: the last 7 rows are
-  // better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows &&
-                      rows % kRows == 1 && chunks.is_whole &&
-                      a.turn.from == nullptr;
+  // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
+                      chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
-  if (kPanels == panels_of_tile && columns == kColumns &&
-      stores_whole_tiles(g)) {
+  if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
     const tile_operands t{a.rows, a.row_stride, g.segments, 0,   segment_depth,
                           panel,  panel_stride, true,       next};
     done = (rows / kRows - (splits ? 1 : 0)) * kRows;
-    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel),
-                   a.turn);
+    multiply_tiles(g, t, done / kRows, first, column, next + (end - panel), a.turn);
   }
 #endif
   for (std::size_t count = 0; done < rows; done += count) {
@@ -153,7 +133,7 @@ void gemm_u8s8_block(const gemm_u8s8_args &g, const block_operands &a,
     const std::size_t row = first + done;
     for (std::size_t s = 0; s < g.segments; s += chunks.segments) {
       for (std::size_t k = 0; k == 0 || k < segment_depth; k += chunks.depth) {
-        const std::int8_t *b = panel + (s * segment_depth + k) * panel_columns;
+        const std::int8_t* b = panel + (s * segment_depth + k) * panel_columns;
         tile_operands t{a.rows + s * a.row_stride + done,
                         a.row_stride,
                         (std::min)(chunks.segments, g.segments - s),
@@ -167,36 +147,32 @@ void gemm_u8s8_block(const gemm_u8s8_args &g, const block_operands &a,
           t.next = next;
           next += tiled / kRows * t.next_bytes();
           next = next < end + (end - panel) ? next : panel;
-          add_tiles<kRows, kTilePanels, kColumns>(tiled, t,
-                                                  sums + p * panel_columns);
+          add_tiles<kRows, kTilePanels, kColumns>(tiled, t, sums + p * panel_columns);
         }
         if (tiled < count) {
           t.rows += tiled;
           t.b = b;
-          add_rows<kRest, kPanels, kColumns>(count - tiled, t,
-                                             sums + tiled * kColumns);
+          add_rows<kRest, kPanels, kColumns>(count - tiled, t, sums + tiled * kColumns);
         }
       }
     }
-    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c,
-               row * g.ldc + column, g.ldc);
+    store_sums(g.epilogue, sums, kColumns, row, count, column, columns, g.c, row * g.ldc + column,
+               g.ldc);
   }
 }
 
-/// Up to lone_columns last columns are multiplied one by one: a tile would
-/// mostly multiply the zeros that fill their panel, and broadcast each group of
-/// a row for them. This does not pay for fewer than lone_rows rows, for which
-/// gathering a column's weights takes as long, and there is no room for more
-/// than lone_depth k.
+/// Up to lone_columns last columns are multiplied one by one: a tile would mostly multiply the
+/// zeros that fill their panel, and broadcast each group of a row for them. This does not pay for
+/// fewer than lone_rows rows, for which gathering a column's weights takes as long, and there is no
+/// room for more than lone_depth k.
 inline constexpr std::size_t lone_columns = 2;
 inline constexpr std::size_t lone_rows = 12;
 inline constexpr std::size_t lone_depth = 4096;
 
-/// Multiplies the rows first .. first + rows by the columns of the last panel,
-/// which has up to lone_columns of them.
-inline void gemm_u8s8_lone(const gemm_u8s8_args &g, const block_operands &a,
-                           std::size_t first, std::size_t rows,
-                           std::size_t column) noexcept {
+/// Multiplies the rows first .. first + rows by the columns of the last panel, which has up to
+/// lone_columns of them.
+inline void gemm_u8s8_lone(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                           std::size_t rows, std::size_t column) noexcept {
   const int_tag di;
   const hn::Repartition<std::uint8_t, int_tag> du8;
   const hn::Repartition<std::int8_t, int_tag> ds8;
@@ -206,9 +182,7 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args &g, const block_operands &a,
   alignas(64) std::int8_t weights[lone_columns][lone_depth];
   for (std::size_t j = 0; j < columns; ++j) {
     for (std::size_t k = 0; k < padded; k += group_depth) {
-      std::memcpy(weights[j] + k,
-                  g.b.data + column * padded + k * panel_columns +
-                      j * group_depth,
+      std::memcpy(weights[j] + k, g.b.data + column * padded + k * panel_columns + j * group_depth,
                   group_depth);
     }
     // Vectors of weights read beyond the last k, where the row has zeros.
@@ -218,40 +192,36 @@ inline void gemm_u8s8_lone(const gemm_u8s8_args &g, const block_operands &a,
   for (std::size_t done = 0; done < rows; done += block_rows) {
     const std::size_t count = (std::min)(block_rows, rows - done);
     for (std::size_t r = 0; r < count; ++r) {
-      const std::uint8_t *row = a.rows[done + r];
+      const std::uint8_t* row = a.rows[done + r];
       for (std::size_t j = 0; j < columns; ++j) {
         int_vector sum = hn::Zero(di);
         std::size_t k = 0;
         for (; k + step <= g.k; k += step) {
-          sum =
-              dot(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
+          sum = dot(sum, hn::LoadU(du8, row + k), hn::Load(ds8, weights[j] + k));
         }
         if (k < g.k) {
-          sum = dot(sum, load_part(du8, row + k, g.k - k),
-                    hn::Load(ds8, weights[j] + k));
+          sum = dot(sum, load_part(du8, row + k, g.k - k), hn::Load(ds8, weights[j] + k));
         }
         sums[r * panel_columns + j] = hn::ReduceSum(di, sum);
       }
     }
-    store_sums(g.epilogue, sums, panel_columns, first + done, count, column,
-               columns, g.c, (first + done) * g.ldc + column, g.ldc);
+    store_sums(g.epilogue, sums, panel_columns, first + done, count, column, columns, g.c,
+               (first + done) * g.ldc + column, g.ldc);
   }
 }
 
-/// Multiplies the rows first .. first + rows by the columns from `column` to
-/// `end`, kPanels panels at a time, the last ones with fewer.
+/// Multiplies the rows first .. first + rows by the columns from `column` to `end`, kPanels panels
+/// at a time, the last ones with fewer.
 template <std::size_t kPanels>
-void gemm_u8s8_columns(const gemm_u8s8_args &g, const block_operands &a,
-                       std::size_t first, std::size_t rows, std::size_t column,
-                       std::size_t end) noexcept {
+void gemm_u8s8_columns(const gemm_u8s8_args& g, const block_operands& a, std::size_t first,
+                       std::size_t rows, std::size_t column, std::size_t end) noexcept {
   if constexpr (kPanels == 1) {
-    if (column < end && end == g.n && end - column <= lone_columns &&
-        rows >= lone_rows && g.k <= lone_depth && g.rows == nullptr) {
+    if (column < end && end == g.n && end - column <= lone_columns && rows >= lone_rows &&
+        g.k <= lone_depth && g.rows == nullptr) {
       return gemm_u8s8_lone(g, a, first, rows, column);
     }
   }
-  for (; column + (kPanels - 1) * panel_columns < end;
-       column += kPanels * panel_columns) {
+  for (; column + (kPanels - 1) * panel_columns < end; column += kPanels * panel_columns) {
     gemm_u8s8_block<kPanels>(g, a, first, rows, column);
   }
   if constexpr (kPanels > 1) {
@@ -259,20 +229,17 @@ void gemm_u8s8_columns(const gemm_u8s8_args &g, const block_operands &a,
   }
 }
 
-/// Multiplies the rows first .. first + rows, which have signed bytes, by the
-/// first columns, up to `end`, and sets `block` to where the rows then are as
-/// unsigned bytes, for the columns that follow. Tiles turn rows that lie one
-/// after the other while they multiply the rows before them; other rows are
-/// turned one row block at a time, so that they are in the first-level cache
-/// when they are multiplied.
-inline void gemm_turned_rows(const gemm_u8s8_args &g, std::size_t first,
-                             std::size_t rows, std::size_t end,
-                             const std::uint8_t **block) noexcept {
+/// Multiplies the rows first .. first + rows, which have signed bytes, by the first columns, up to
+/// `end`, and sets `block` to where the rows then are as unsigned bytes, for the columns that
+/// follow. Tiles turn rows that lie one after the other while they multiply the rows before them;
+/// other rows are turned one row block at a time, so that they are in the first-level cache when
+/// they are multiplied.
+inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                             std::size_t end, const std::uint8_t** block) noexcept {
   constexpr std::size_t kRows = rows_of_tile;
-  const std::uint8_t *from = g.a + first * g.lda;
-  auto *to = reinterpret_cast<std::uint8_t *>(g.workspace);
-  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows &&
-                        end == block_panels * panel_columns &&
+  const std::uint8_t* from = g.a + first * g.lda;
+  auto* to = reinterpret_cast<std::uint8_t*>(g.workspace);
+  const bool by_tiles = g.lda == g.k && rows >= 2 * kRows && end == block_panels * panel_columns &&
                         stores_whole_tiles(g);
   const std::size_t stride = by_tiles ? g.k : turned_stride(g.k);
   for (std::size_t r = 0; r < rows; ++r) {
@@ -290,21 +257,18 @@ inline void gemm_turned_rows(const gemm_u8s8_args &g, std::size_t first,
     for (std::size_t r = done; r < done + count; ++r) {
       turn_signs(from + r * g.lda, g.k, to + r * stride);
     }
-    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count,
-                                    0, end);
+    gemm_u8s8_columns<block_panels>(g, {block + done, 0}, first + done, count, 0, end);
   }
 }
 
-inline void gemm_u8s8(const gemm_u8s8_args &g) noexcept {
-  const std::uint8_t *block[rows_per_call];
-  // As many rows pass over the weights together as stay in a part of the
-  // second-level cache; the weights may come from the third level.
+inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const std::uint8_t* block[rows_per_call];
+  // As many rows pass over the weights together as stay in a part of the second-level cache; the
+  // weights may come from the third level.
   std::size_t most = block_rows;
   if (g.m > block_rows) {
-    const std::size_t cached_rows =
-        g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
-    most = std::clamp(cached_rows / block_rows * block_rows, block_rows,
-                      rows_per_call);
+    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
   }
   for (std::size_t first = 0; first < g.m; first += most) {
     const std::size_t rows = (std::min)(most, g.m - first);
@@ -324,11 +288,11 @@ inline void gemm_u8s8(const gemm_u8s8_args &g) noexcept {
   }
 }
 
-#endif // !DETENT_PASS_PAIRS
+#endif  // !DETENT_PASS_PAIRS
 
-} // namespace DETENT_PASS_NAMESPACE
+}  // namespace DETENT_PASS_NAMESPACE
 DETENT_KERNELS_NAMESPACE_END
 HWY_POP_ATTRIBUTES
 
 #include <detent/kernels/vector/end_text-inl.hpp>
-#endif // DETENT_KERNELS_TEXT
+#endif  // DETENT_KERNELS_TEXT
