@@ -86,10 +86,10 @@ nncf_flags::nncf_flags(CLI::App& command) {
 
 nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
                                      const std::string& bias_correction) const {
-  for (const char* name :
-       {"approach", "activations", "weights", "method", "percentile", "granularity",
-        "weight-scales", "reduce-range", "symmetric-activations", "bits", "activation-bits",
-        "block-size", "weight-algorithm", "budget", "max-drop", "report", "labels", "validation"}) {
+  for (const char* name : {"approach", "activations", "weights", "method", "percentile",
+                           "granularity", "weight-scales", "reduce-range", "symmetric-activations",
+                           "bits", "activation-bits", "block-size", "weight-algorithm", "states",
+                           "budget", "max-drop", "report", "labels", "validation"}) {
     if (given.count(name) != 0) {
       throw usage_error(std::string("--pipeline nncf has no --") + name);
     }
