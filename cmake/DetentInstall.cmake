@@ -4,7 +4,7 @@
 #                 interface, and the files for find_package() and pkg-config
 #   runtime       the shared library of the C interface, for programs that were linked with it
 #   graph_runtime the shared library of the C interface of the graph floor, where it is built; it needs that of runtime
-#   tools         the command line tool, where it is built
+#   tools         the command line tool, where it is built, with its manual page and completion for shells
 #   onnxruntime   the execution provider for ONNX Runtime, where it is built
 
 include(CMakePackageConfigHelpers)
@@ -40,6 +40,19 @@ if(TARGET detent_onnxruntime)
 endif()
 if(TARGET detent_cli)
   install(TARGETS detent_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+endif()
+if(TARGET detent_shell)
+  set(shell_folder ${CMAKE_CURRENT_BINARY_DIR}/examples/shell)
+  # Where zsh looks: Debian has a folder of its own for packages.
+  set(zsh_folder site-functions)
+  if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" AND EXISTS /etc/debian_version)
+    set(zsh_folder vendor-completions)
+  endif()
+  install(FILES ${shell_folder}/detent.bash RENAME detent COMPONENT tools
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${shell_folder}/_detent DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${zsh_folder} COMPONENT tools)
+  install(FILES ${shell_folder}/detent.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT tools)
+  install(FILES ${shell_folder}/detent.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
 endif()
 
 configure_package_config_file(cmake/detent-config.cmake.in detent-config.cmake

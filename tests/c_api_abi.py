@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests/c_api_abi.txt"
-HEADERS = ["c_api.h", "c_api_observers.h", "c_api_weights.h", "c_api_graph.h"]
+HEADERS = ["c_api.h", "c_api_observers.h", "c_api_plugin.h", "c_api_weights.h", "c_api_graph.h"]
 
 
 def run(*command):

@@ -21,6 +21,7 @@
 
 #include "common_arguments.hpp"
 #include "nncf_arguments.hpp"
+#include "ppq_arguments.hpp"
 
 namespace detent_cli {
 
@@ -48,6 +49,8 @@ struct quantize_arguments : common_arguments, detent::graph::quantization_job {
   // then.
   std::optional<detent::graph::inc::configuration> tuning;
   std::optional<nncf_arguments> nncf;  // with --pipeline nncf
+  std::optional<ppq_arguments>
+      ppq;  // of --pipeline ppq; then most of the members above do not count
 };
 int quantize(const quantize_arguments& a);
 

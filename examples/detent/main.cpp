@@ -10,15 +10,19 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include <detent/error.hpp>
 #include <detent/version.hpp>
 
+#include "command_help.hpp"
 #include "commands.hpp"
+#include "man_page.hpp"
 #include "observe_options.hpp"
 #include "quantize_options.hpp"
+#include "shell_completion.hpp"
 #include "train.hpp"
 #include "train_options.hpp"
 #include "usage_error.hpp"
@@ -58,7 +62,7 @@ int main(int argc, char** argv) {
   // A file that would become too large is an error to report, with nothing half-written left.
   static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
 #endif
-  CLI::App app{"detent: INT8 quantization of ONNX models"};
+  CLI::App app{"detent: INT8 quantization of ONNX models", "detent"};
   app.require_subcommand(1);
   const std::string version = std::to_string(DETENT_VERSION_MAJOR) + "." +
                               std::to_string(DETENT_VERSION_MINOR) + "." +
@@ -121,6 +125,16 @@ int main(int argc, char** argv) {
 
   CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
 
+  std::string shell;
+  CLI::App* completion_command =
+      app.add_subcommand("completion", "Prints a script that completes command lines in a shell");
+  completion_command->add_option("SHELL", shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  CLI::App* man_command = app.add_subcommand("man", "Prints the manual page, in roff");
+  std::string explained;
+  CLI::App* help_command = app.add_subcommand("help", "Explains a command, with examples");
+
   detent_cli::common_arguments common;
   for (CLI::App* command :
        {quantize_command, observe_command, train_command, eval_command, run_command,
@@ -137,6 +151,14 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 60U));
   }
 
+  std::vector<std::string> command_names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    command_names.push_back(command->get_name());
+  }
+  help_command->add_option("COMMAND", explained, "The command; without it, all commands")
+      ->check(CLI::IsMember(command_names));
+  detent_cli::complete_help(app);
+
   const auto is_first = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_first).empty()) {
     std::fprintf(stderr, "detent: there is no command '%s' (see: detent --help)\n",
@@ -151,6 +173,14 @@ int main(int argc, char** argv) {
   }
 
   const auto run_parsed_command = [&] {
+    if (help_command->parsed() || completion_command->parsed() || man_command->parsed()) {
+      std::cout << (completion_command->parsed() ? detent_cli::completion_script(app, shell)
+                    : man_command->parsed()      ? detent_cli::man_page(app, version)
+                    : explained.empty()
+                        ? app.get_formatter()->make_help(&app, "detent", CLI::AppFormatMode::Normal)
+                        : app.get_subcommand(explained)->help("detent"));
+      return 0;
+    }
     if (quantize_command->parsed()) {
       detent_cli::quantize_arguments arguments = quantize.arguments();
       static_cast<detent_cli::common_arguments&>(arguments) = common;

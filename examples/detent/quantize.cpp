@@ -27,6 +27,7 @@
 #include "json_output.hpp"
 #include "model_output.hpp"
 #include "nncf_pipeline.hpp"
+#include "ppq_quantize.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
 #include "samples.hpp"
@@ -166,6 +167,9 @@ int quantize(const quantize_arguments& given) {
   }
   if (a.tuning) {
     return a.tuning->train ? train_as_configured(a) : tune(a);
+  }
+  if (a.ppq) {
+    return quantize_with_ppq(a);
   }
   graph::model m = graph::read_onnx(a.model, a.read_limits());
   const bool is_static = a.approach == "static";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "quantize_options.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include <detent/graph/model/files.hpp>
 #include <detent/graph/quantize/state_file.hpp>
 
+#include "plugin.hpp"
 #include "quantize_config.hpp"
 #include "usage_error.hpp"
 
@@ -22,11 +24,16 @@ namespace {
 
 namespace graph = detent::graph;
 
-const std::vector<std::string> pipeline_names = {"auto", "nncf"};
+const std::vector<std::string> pipeline_names = {"auto", "nncf", "ppq", "neural-compressor"};
+
+bool is_of_plugin(const std::string& method) {
+  return known_observers().find(method) != nullptr &&
+         detent::default_observers().find(method) == nullptr;
+}
 
 std::string check_method_name(const std::string& v) {
   std::string all = "auto";
-  if (lower_case(v) == all) {
+  if (lower_case(v) == all || is_of_plugin(v)) {
     return {};
   }
   for (const std::string& name : graph::range_method_names()) {
@@ -109,9 +116,22 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       "--calib", a_.calibration,
       "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "
       "K (0) counts samples, or each run takes it whole (:fixed)");
+  command.add_option_function<std::vector<std::string>>(
+      "--plugin",
+      [](const std::vector<std::string>& paths) {
+        try {
+          std::for_each(paths.begin(), paths.end(), load_plugin);
+        } catch (const detent::error& e) {
+          throw CLI::ValidationError("--plugin", e.what());
+        }
+      },
+      "Shared library with observers of your own, which --method may then name");
   command
-      .add_option("--pipeline", pipeline_,
-                  "Whose quantization: ours (auto), or the placement, scales and biases of NNCF")
+      .add_option(
+          "--pipeline", pipeline_,
+          "How the model is quantized: as the options say (auto), as NNCF does (nncf), by PPQ's "
+          "passes (ppq), or as a configuration of Neural Compressor in --config says "
+          "(neural-compressor)")
       ->check(CLI::IsMember(pipeline_names));
   command.add_option("--states", a_.states,
                      "FILE...: the states that detent observe has made of all samples, in any "
@@ -178,6 +198,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       .add_option("--threads", a_.threads,
                   "Threads; the result does not depend on their number (with --budget, it does)")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+  ppq_.emplace(command);
 }
 
 std::set<std::string> given_options(const CLI::App& command) {
@@ -191,6 +212,15 @@ std::set<std::string> given_options(const CLI::App& command) {
 }
 
 quantize_arguments quantize_options::arguments() {
+  a_.activations.observers = known_observers();
+  if (pipeline_ == "ppq") {
+    a_.ppq = ppq_->arguments({a_.model, a_.output});
+    return std::move(a_);
+  }
+  ppq_->require_unused();
+  if (pipeline_ == "neural-compressor" && !has("--config")) {
+    throw usage_error("--pipeline neural-compressor needs --config with its configuration");
+  }
   if (has("--config")) {
     if (config_.empty()) {
       throw usage_error("--config names no file");
@@ -199,6 +229,9 @@ quantize_arguments quantize_options::arguments() {
     if (detent::graph::inc::is_configuration(text)) {
       read_tuning(text);
       return std::move(a_);
+    }
+    if (pipeline_ == "neural-compressor") {
+      throw usage_error("--config " + config_ + " is no configuration of Neural Compressor");
     }
     read_config();
   }
@@ -214,6 +247,7 @@ quantize_arguments quantize_options::arguments() {
       graph::complete_from_state(s_, graph::read_state_file(a_.states.at(0)), false);
     }
     static_cast<graph::quantization_job&>(a_) = graph::make_quantization_job(std::move(s_), "--");
+    a_.activations.observers = known_observers();
   } catch (const detent::error& e) {
     if (e.kind() == detent::error_kind::invalid_argument) {
       throw usage_error(e.what());
@@ -233,8 +267,8 @@ void quantize_options::read_tuning(const std::string& text) {
   }
   for (const CLI::Option* option : command_.get_options()) {
     static const std::set<std::string> allowed = {
-        "MODEL",  "--output",  "--config", "--calib",        "--validation",        "--labels",
-        "--json", "--threads", "--help",   "--memory-limit", "--external-data-from"};
+        "MODEL",  "--output",  "--config", "--calib",        "--validation",         "--labels",
+        "--json", "--threads", "--help",   "--memory-limit", "--external-data-from", "--pipeline"};
     const std::string name =
         option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames()[0];
     if (!option->empty() && allowed.count(name) == 0) {

@@ -3,6 +3,7 @@
 #ifndef DETENT_CLI_QUANTIZE_OPTIONS_HPP
 #define DETENT_CLI_QUANTIZE_OPTIONS_HPP
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include "commands.hpp"
 #include "nncf_pipeline.hpp"
+#include "ppq_options.hpp"
 #include "quantize_config.hpp"
 
 namespace detent_cli {
@@ -52,6 +54,7 @@ class quantize_options {
   quantize_arguments a_;
   std::string config_;
   std::string pipeline_ = "auto";
+  std::optional<ppq_options> ppq_;
   detent::graph::quantization_settings s_;
   nncf_flags nncf_;
 };

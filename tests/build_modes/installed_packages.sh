@@ -69,6 +69,12 @@ digits=$source/examples/digits
 detent quantize "$digits/digits.onnx" -o "$work/digits.onnx" --calib "$digits/calibration_images.npy" --method minmax >/dev/null
 detent eval "$work/digits.onnx" --data "$digits/test_images.npy" --labels "$digits/test_labels.npy"
 say "the tool quantizes and runs a model"
+for file in bash-completion/completions/detent zsh/vendor-completions/_detent fish/vendor_completions.d/detent.fish; do
+  [ -s "$prefix/share/$file" ] || die "there is no $file"
+done
+bash -n "$prefix/share/bash-completion/completions/detent" || die "the completion for bash is no script"
+ls "$prefix"/share/man/man1/detent.1* >/dev/null 2>&1 || die "there is no manual page"
+say "completion and the manual page are there"
 
 python=${DETENT_PYTHON:-}
 if [ -z "$python" ] && [ -z "$root" ]; then
