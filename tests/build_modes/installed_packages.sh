@@ -69,11 +69,12 @@ digits=$source/examples/digits
 detent quantize "$digits/digits.onnx" -o "$work/digits.onnx" --calib "$digits/calibration_images.npy" --method minmax >/dev/null
 detent eval "$work/digits.onnx" --data "$digits/test_images.npy" --labels "$digits/test_labels.npy"
 say "the tool quantizes and runs a model"
-for file in bash-completion/completions/detent zsh/vendor-completions/_detent fish/vendor_completions.d/detent.fish; do
-  [ -s "$prefix/share/$file" ] || die "there is no $file"
+# Packages that were not configured for /usr have the script for zsh in site-functions.
+for file in "$prefix/share/bash-completion/completions/detent" "$prefix"/share/zsh/*/_detent \
+  "$prefix/share/fish/vendor_completions.d/detent.fish" "$prefix"/share/man/man1/detent.1*; do
+  [ -s "$file" ] || die "there is no $file"
 done
 bash -n "$prefix/share/bash-completion/completions/detent" || die "the completion for bash is no script"
-ls "$prefix"/share/man/man1/detent.1* >/dev/null 2>&1 || die "there is no manual page"
 say "completion and the manual page are there"
 
 python=${DETENT_PYTHON:-}
