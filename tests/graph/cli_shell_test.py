@@ -84,7 +84,7 @@ class Shell(unittest.TestCase):
         (data / "output_0.pb").write_bytes(tensor(np.load(next((self.folder / "one").iterdir()))))
 
     def test_every_example_of_the_help_works(self):
-        for file in options.digits.iterdir():
+        for file in options.digits.resolve().iterdir():
             os.symlink(file, self.folder / file.name)
         (self.folder / "bin").mkdir()
         os.symlink(pathlib.Path(options.detent).resolve(), self.folder / "bin" / "detent")
@@ -99,7 +99,9 @@ class Shell(unittest.TestCase):
             for example in examples:
                 self.assertTrue(example.startswith("detent " + command), example)
                 done = subprocess.run(example, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True)
-                self.assertEqual((done.returncode, done.stderr), (0, ""), example)
+                # Training may say that no epoch made the model better.
+                errors = "" if command == "train" and done.stderr.startswith("detent: warning: ") else done.stderr
+                self.assertEqual((done.returncode, errors), (0, ""), example)
                 count += 1
         self.assertGreaterEqual(count, 12)
         for name in ("int8.onnx", "dynamic.onnx", "nncf.onnx", "trt.onnx", "trt.json", "all.states", "trained.onnx", "outputs", "detent.bash", "detent.1"):
