@@ -146,12 +146,12 @@ def quantized(detent, model, folder):
     if not result.exists():
         session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         random = np.random.default_rng(2)
-        command = [detent, "quantize", model, result]
+        command = [detent, "quantize", model, "--output", result]
         for number, value in enumerate(session.get_inputs()):
             shape = [d if isinstance(d, int) else 1 for d in value.shape]
             samples = folder / f"{model.stem}_{number}.npy"
             np.save(samples, random.standard_normal([4 * shape[0], *shape[1:]]).astype(np.float32))
-            command += ["--input", f"{value.name}={samples}"]
+            command += ["--calib", f"{value.name}={samples}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return result
 
