@@ -9,8 +9,8 @@ width on 3x96x96, v2 on 3x224x224), a resnet20 (3x32x32) and a tiny_darknet (3x2
 integer model of each (--forms int8; QDQ, calibrated on random inputs), and both sides run that same file. A row for
 each model, form and number of threads: medians in microseconds, the ratio (above 1: detent is faster) with its
 quartiles and that of the shortest times, and the largest difference of the outputs in parts of the largest output, which is compared before the
-timing. With --profile also the time of each operator on both sides, and the slowest nodes of the executor: runs with
-profiles are other runs than the timed ones, but ONNX Runtime's timed runs write a profile, too."""
+timing. With --profile also the time of each operator on both sides and the slowest nodes of the executor, from runs
+that follow the timed ones; to measure nodes takes time itself, most in small models."""
 
 import argparse
 import collections
