@@ -5,7 +5,7 @@
  *
  * A plugin is written in C, or in any language with its calling convention. It needs this header
  * and c_api_observers.h, and is linked with nothing. It exports one function, detent_plugin_get(),
- * which describes it; examples/08_observer_plugin.c is a whole plugin.
+ * which describes it; examples/09_observer_plugin.c is a whole plugin.
  *
  * Functions return 0 on success. On failure they return another number and write the reason to
  * `error`: a text of at most `capacity` bytes with its terminating zero, in UTF-8, without line

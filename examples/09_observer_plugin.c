@@ -3,9 +3,9 @@
  * beyond the 999 in 1000 with the least magnitude. The first pass over the data finds the largest
  * magnitude, the second one counts magnitudes in 1024 equal bins up to it.
  *
- *   cmake --build build/release --target example_08_observer_plugin
+ *   cmake --build build/release --target example_09_observer_plugin
  *   detent quantize digits.onnx -o out.onnx --calib calibration_images.npy \
- *     --plugin build/release/examples/08_observer_plugin.so --method trimmed
+ *     --plugin build/release/examples/09_observer_plugin.so --method trimmed
  */
 #include <math.h>
 #include <stdint.h>
