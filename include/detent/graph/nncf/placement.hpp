@@ -40,6 +40,7 @@ struct node_input {
   std::size_t node = 0;   ///< Index of the node in the model.
   std::size_t input = 0;  ///< Index of the input.
   friend bool operator==(const node_input&, const node_input&) = default;
+  /// Inputs are ordered by their nodes, then by their places.
   friend auto operator<=>(const node_input&, const node_input&) = default;
 };
 
