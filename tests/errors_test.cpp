@@ -415,13 +415,13 @@ void check_gemm_shapes(const Weights& weights) {
   check_error(mismatch, {"gemm", "5 x 5", "5 x 4"}, attempt(a, {out.data(), 5, 5}));
   check_error(invalid, {"gemm", "null", "5 x 3"}, attempt({nullptr, 5, 3}, c));
   check_error(invalid, {"gemm", "null", "5 x 4"}, attempt(a, {nullptr, 5, 4}));
-  check_error(invalid, {"gemm", "overlap", "2", "4"}, attempt({lhs.data(), 5, 3, 2}, c));
-  check_error(invalid, {"gemm", "overlap", "3", "3"}, attempt(a, {out.data(), 5, 4, 3}));
+  check_error(invalid, {"gemm", "overlap", "left side", "2"}, attempt({lhs.data(), 5, 3, 2}, c));
+  check_error(invalid, {"gemm", "overlap", "output", "3"}, attempt(a, {out.data(), 5, 4, 3}));
   check_error(invalid, {"gemm", "overlap", "0"}, attempt(a, {out.data(), 5, 4, 0}));
   check_error(invalid, {"gemm", "overlap", "-4"}, attempt(a, {out.data() + 16, 5, 4, -4}));
   check_error(invalid, {"gemm", "overlap", "-3"}, attempt({lhs.data() + 12, 5, 3, -3}, c));
-  check_error(unsupported, {"gemm", "dense", "2 and 1"}, attempt({lhs.data(), 5, 3, 6, 2}, c));
-  check_error(unsupported, {"gemm", "dense", "1 and 2"}, attempt(a, {out.data(), 5, 4, 8, 2}));
+  check_error(unsupported, {"gemm", "dense", "left side", "2"}, attempt({lhs.data(), 5, 3, 6, 2}, c));
+  check_error(unsupported, {"gemm", "dense", "output", "2"}, attempt(a, {out.data(), 5, 4, 8, 2}));
   CHECK(out.holds());
   // One row has no stride, one column none within a row.
   detent::gemm(matrix_view<const In>(lhs.data(), 1, 3, 0), weights,
