@@ -9,7 +9,7 @@
 # mirror has them, the provider for ONNX Runtime is not built, unless CI=true.
 # --tests does so, too, and adds the packages that the tests need.  --python makes a Python environment with ONNX Runtime
 # and Dask, BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
-# releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime; where it cannot be had,
+# releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime and NNCF in BUILD_DIR/venv/nncf; where it cannot be had,
 # there is none and all goes on, unless CI=true.
 # A second run finds everything in place and does nothing.
 # shellcheck disable=SC2015,SC2016,SC2086
@@ -20,6 +20,7 @@ packages="g++ cmake ninja-build libeigen3-dev libprotozero-dev libcli11-dev nloh
 test_packages="doctest-dev libbenchmark-dev clang git ca-certificates python3 python3-venv libopenmpi-dev openmpi-bin doxygen dpkg-dev file pkgconf"
 wheels="numpy onnx onnxruntime dask distributed"
 runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what is written
+nncf="nncf==3.4.0 onnx onnxruntime" # in an environment of its own, BUILD_DIR/venv/nncf: it wants older packages
 hwy_min=1.2 xsimd_min=13 onnxruntime_min=1.23
 suite=${DETENT_SUITE:-trixie}
 onnxruntime_suites="forky sid"
@@ -176,13 +177,22 @@ setup_runtimes() {
   done
 }
 
+setup_nncf() {
+  if { python3 -m venv "$venv/nncf" && "$venv/nncf/bin/python" -m pip install -q --progress-bar off \
+    --disable-pip-version-check --only-binary=:all: $nncf; } >"$tmp/log" 2>&1 </dev/null; then return; fi
+  rm -rf "$venv/nncf"
+  say "there is no NNCF for this Python: its test will be skipped"
+}
+
 setup_venv() {
-  [ "$(cat "$venv/complete" 2>/dev/null)" != "$wheels $runtimes" ] || return 0
+  complete="$wheels $runtimes $nncf"
+  [ "$(cat "$venv/complete" 2>/dev/null)" != "$complete" ] || return 0
   say "installing $wheels into $venv"
   if { python3 -m venv --clear "$venv" && "$venv/bin/python" -m pip install -q --progress-bar off \
     --disable-pip-version-check --only-binary=:all: $wheels; } >"$tmp/log" 2>&1 </dev/null; then
     setup_runtimes
-    echo "$wheels $runtimes" >"$venv/complete"
+    setup_nncf
+    echo "$complete" >"$venv/complete"
     return
   fi
   rm -rf "$venv"

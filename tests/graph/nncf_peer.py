@@ -9,7 +9,8 @@ For each model, preset and model type it compares the set of quantized tensors (
 largest scale of the tensor, since sums round in another order), and the signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations
 (at most 0.1 dB lower than NNCF's). It prints a table.
 
-NNCF's package is needed (3.4.0 is known to work): in this Python, or in the one that DETENT_NNCF_PYTHON names.
+NNCF's package is needed (3.4.0 is known to work): in this Python, in the one that DETENT_NNCF_PYTHON names, or in the
+environment that cmake/setup.sh --python makes inside that of this Python.
 Exit codes: 0 agrees, 1 disagrees, 77 skipped.
 """
 
@@ -35,11 +36,11 @@ try:
     import onnxruntime
     from nncf.common.logging.logger import set_log_level
 except ImportError as missing:
-    other = os.environ.get("DETENT_NNCF_PYTHON")
-    if other and os.environ.get("DETENT_NNCF_TRIED") != other:
+    other = os.environ.get("DETENT_NNCF_PYTHON", str(pathlib.Path(sys.prefix) / "nncf/bin/python"))
+    if os.access(other, os.X_OK) and os.environ.get("DETENT_NNCF_TRIED") != other:
         os.environ["DETENT_NNCF_TRIED"] = other
         os.execv(other, [other, *sys.argv])
-    skip(f"no Python with NNCF here ({missing}); pip install nncf==3.4.0, or DETENT_NNCF_PYTHON may name one")
+    skip(f"no Python with NNCF here ({missing}); cmake/setup.sh --python installs one, or DETENT_NNCF_PYTHON may name one")
 
 import interoperability
 import nncf_cases
