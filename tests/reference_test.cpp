@@ -393,6 +393,29 @@ TEST_CASE("min_max") {
   CHECK(reference::min_max(values + 1, 1) == reference::min_max_result{infinity, -infinity, 1});
 }
 
+TEST_CASE("larger: NaN stays, the first of equal zeros stays") {
+  struct row {
+    float best, x, result;
+  };
+  const row rows[] = {{1.0F, 2.0F, 2.0F},
+                      {2.0F, 1.0F, 2.0F},
+                      {-infinity, -flt_max, -flt_max},
+                      {flt_max, infinity, infinity},
+                      {0.0F, denorm_min, denorm_min},
+                      {0.0F, -0.0F, 0.0F},
+                      {-0.0F, 0.0F, -0.0F},
+                      {quiet_nan, infinity, quiet_nan},
+                      {infinity, quiet_nan, quiet_nan},
+                      {quiet_nan, -quiet_nan, -quiet_nan}};
+  for (const row& r : rows) {
+    CAPTURE(r.best);
+    CAPTURE(r.x);
+    CHECK(same(reference::larger(r.best, r.x), r.result));
+  }
+  CHECK(reference::larger(u8{255}, u8{0}) == 255);
+  CHECK(reference::larger(s8{-128}, s8{127}) == 127);
+}
+
 TEST_CASE("dot") {
   const std::uint8_t lhs[] = {0, 255, 7};
   const std::int8_t rhs[] = {-128, 99, 127, 99, 5, 99};  // every other one
