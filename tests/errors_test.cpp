@@ -420,7 +420,8 @@ void check_gemm_shapes(const Weights& weights) {
   check_error(invalid, {"gemm", "overlap", "0"}, attempt(a, {out.data(), 5, 4, 0}));
   check_error(invalid, {"gemm", "overlap", "-4"}, attempt(a, {out.data() + 16, 5, 4, -4}));
   check_error(invalid, {"gemm", "overlap", "-3"}, attempt({lhs.data() + 12, 5, 3, -3}, c));
-  check_error(unsupported, {"gemm", "dense", "left side", "2"}, attempt({lhs.data(), 5, 3, 6, 2}, c));
+  check_error(unsupported, {"gemm", "dense", "left side", "2"},
+              attempt({lhs.data(), 5, 3, 6, 2}, c));
   check_error(unsupported, {"gemm", "dense", "output", "2"}, attempt(a, {out.data(), 5, 4, 8, 2}));
   CHECK(out.holds());
   // One row has no stride, one column none within a row.

@@ -44246,7 +44246,7 @@ struct quantized_view {
   tensor_view<const Q> values;  ///< The integers.
   quant_params params;          ///< What they stand for: float(q - zero_point) * scale.
 };
-/// A view of constant or of other elements stands for a quantized_view of the same integer type.
+/// Deduces the integer type from a view, whether its elements are constant or writable.
 template <class Q>
 quantized_view(tensor_view<Q>, quant_params) -> quantized_view<std::remove_const_t<Q>>;
 

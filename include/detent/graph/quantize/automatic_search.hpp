@@ -77,12 +77,12 @@ class automatic_quantizer {
 
   quantization run() {
     begin("plain");
-    forms_.emplace_back(float_model_, options_.scope);
+    plain_.emplace(float_model_, options_.scope);
     for (const auto& [name, own] : options_.activations.overrides) {
-      require_override(forms_[0], name, own, activation_observer(options_.activations, "minmax"),
+      require_override(*plain_, name, own, activation_observer(options_.activations, "minmax"),
                        options_.activations.observers);
     }
-    state best = calibrated(forms_[0], seen_, std::set<std::size_t>{0});
+    state best = calibrated(*plain_, seen_, std::set<std::size_t>{0});
     finish(best, seen_);
     const search_budget::seconds ranges = timer_.elapsed();
     judge_.emplace(float_model_, unseen_, options_.judge_samples, true, options_.executor);
@@ -112,7 +112,7 @@ class automatic_quantizer {
  private:
   /// One way to quantize the model, and what it has given so far.
   struct state {
-    std::size_t form = 0;  // index of the rewritten model among forms_
+    std::size_t form = 0;  // number of the rewrite; 0: the model as it is given
     std::optional<quantization_plan> plan;
     /// By value: the solutions of the methods that were tried, by their indices. Values whose
     /// parameters are given have solution 0 only.
@@ -318,9 +318,9 @@ class automatic_quantizer {
     if (!rewrite(rewritten)) {
       return;
     }
-    forms_.emplace_back(forms_[0], std::move(rewritten));
-    state tried = calibrated(forms_.back(), seen_, std::set<std::size_t>{0});
-    tried.form = forms_.size() - 1;
+    state tried = calibrated(quantization_plan(*plain_, std::move(rewritten)), seen_,
+                             std::set<std::size_t>{0});
+    tried.form = ++rewrites_;
     finish(tried, seen_);
     keep_if_better(best, std::move(tried), name);
   }
@@ -343,8 +343,8 @@ class automatic_quantizer {
 
   /// The inputs of layers that SmoothQuant is tried on, with the axes of their features: those that
   /// are computed in float, by a normalization or an activation function for example. A Mul that is
-  /// inserted behind such a node divides no chain of integer operators. Channels between two layers
-  /// are what equalization is for.
+  /// inserted behind such a node divides no chain of integer operators. The channels between two
+  /// layers are left to equalization.
   [[nodiscard]] std::map<std::string, std::size_t> smoothed_values(
       const quantization_plan& plan) const {
     const model& m = plan.float_model();
@@ -600,8 +600,8 @@ class automatic_quantizer {
   bool is_ended_ = false;      // by the budget
   std::optional<output_judge> judge_;
   std::vector<state> kept_;
-  /// The model as it is given, and rewritten.
-  std::vector<quantization_plan> forms_;
+  std::optional<quantization_plan> plain_;
+  std::size_t rewrites_ = 0;  // that were tried
   /// By form.
   std::map<std::size_t, std::map<std::string, std::map<std::size_t, scale_solution>>>
       all_solutions_;
