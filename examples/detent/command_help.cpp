@@ -8,10 +8,10 @@
 namespace detent_cli {
 namespace {
 
-using lines = std::vector<std::string>;
+using text_lines = std::vector<std::string>;
 
-const std::map<std::string, lines>& all_examples() {
-  static const std::map<std::string, lines> all = {
+const std::map<std::string, text_lines>& all_examples() {
+  static const std::map<std::string, text_lines> all = {
       {"quantize",
        {"detent quantize digits.onnx -o int8.onnx --calib calibration_images.npy",
         "detent quantize digits.onnx -o dynamic.onnx --approach dynamic",
@@ -40,15 +40,15 @@ const std::map<std::string, lines>& all_examples() {
 
 }  // namespace
 
-void set_group(CLI::App& command, const std::string& heading, const lines& options) {
+void set_group(CLI::App& command, const std::string& heading, const text_lines& options) {
   for (const std::string& name : options) {
     command.get_option(name)->group(heading);
   }
 }
 
-lines examples_of(const std::string& command) {
+text_lines examples_of(const std::string& command) {
   const auto found = all_examples().find(command);
-  return found == all_examples().end() ? lines() : found->second;
+  return found == all_examples().end() ? text_lines() : found->second;
 }
 
 void complete_help(CLI::App& app) {

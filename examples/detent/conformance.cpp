@@ -29,12 +29,12 @@ using graph::element_type;
 
 enum class verdict { passed, failed, skipped };
 
-struct outcome {
+struct folder_outcome {
   verdict result = verdict::passed;
   std::string reason;
 };
 
-outcome run_folder(const fs::path& folder, const common_arguments& a) {
+folder_outcome run_folder(const fs::path& folder, const common_arguments& a) {
   try {
     graph::model m = graph::read_onnx(folder / "model.onnx", a.read_limits());
     for (const auto* list : {&m.inputs, &m.outputs}) {
@@ -116,7 +116,7 @@ int conformance(const conformance_arguments& a) {
   std::map<verdict, std::size_t> count;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const fs::path& folder : folders) {
-    const outcome o = run_folder(folder, a);
+    const folder_outcome o = run_folder(folder, a);
     ++count[o.result];
     if (o.result == verdict::passed) {
       continue;

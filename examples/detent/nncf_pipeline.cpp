@@ -34,7 +34,7 @@ void add_ignored(const std::string& entry, graph::ignored_scope& to) {
   }
 }
 
-nncf::quantize_options options_of(const nncf_arguments& a) {
+nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
   nncf::quantize_options o;
   if (!a.preset.empty()) {
     o.preset = a.preset == "mixed" ? nncf::preset::mixed : nncf::preset::performance;
@@ -121,7 +121,7 @@ void nncf_flags::require_none(const std::set<std::string>& given,
 
 outcome quantize_by_nncf(const quantize_arguments& a, const graph::model& m,
                          const graph::calibration_source& samples) {
-  nncf::quantize_options options = options_of(*a.nncf);
+  nncf::quantize_options options = nncf_options_of(*a.nncf);
   options.executor = a.executor_options();
   options.subset_size = nncf::dataset::all;
   outcome o;

@@ -16,7 +16,7 @@
 namespace detent_cli {
 namespace {
 
-constexpr const char* group = "PPQ (--pipeline ppq)";
+constexpr const char* ppq_group = "PPQ (--pipeline ppq)";
 
 std::string joined(const std::vector<std::string>& names) {
   std::string all;
@@ -54,23 +54,23 @@ ppq_options::ppq_options(CLI::App& command) : command_(command) {
                   "Target platform, by PPQ's name (TRT_INT8, NCNN_INT8, PPL_CUDA_INT8, "
                   "OPENVINO_INT8, ONNXRUNTIME, ...); default ONNXRUNTIME")
       ->check(check_platform)
-      ->group(group);
+      ->group(ppq_group);
   command
       .add_option("--setting", a_.setting,
                   "JSON file of a QuantizationSetting, as PPQ's to_json() writes it; default: "
                   "PPQ's default_setting()")
-      ->group(group);
+      ->group(ppq_group);
   command
       .add_option("--calib-steps", a_.calib_steps,
                   "Calibration runs, one sample each; samples are taken again if there are fewer; "
                   "default 32")
       ->check(CLI::Range(std::size_t{8}, std::size_t{512}))
-      ->group(group);
+      ->group(ppq_group);
   command
       .add_flag("--ppq-observers", a_.ppq_observers,
                 "Compute PPQ's numbers: its observers and its rules for scales, instead of the "
                 "library's own")
-      ->group(group);
+      ->group(ppq_group);
   command
       .add_option(
           "--export", exports_,
@@ -78,15 +78,15 @@ ppq_options::ppq_options(CLI::App& command) : command_(command) {
           "ncnn-table (for ncnn2int8), ppl-json (for OpenPPL), onnx (the float network that "
           "these files belong to), setting (the setting as JSON)")
       ->check(check_export)
-      ->group(group);
+      ->group(ppq_group);
   command
       .add_option("--error-report", a_.error_report,
                   "FILE.json or FILE.txt: the error of each layer, and of the results with only "
                   "this layer quantized")
-      ->group(group);
+      ->group(ppq_group);
   command.add_option("--error-method", a_.error_method, "Measure of --error-report; default snr")
       ->check(CLI::IsMember({"snr", "mse", "cosine"}))
-      ->group(group);
+      ->group(ppq_group);
 }
 
 ppq_arguments ppq_options::arguments(std::vector<std::string> written) {
@@ -96,7 +96,7 @@ ppq_arguments ppq_options::arguments(std::vector<std::string> written) {
   for (const CLI::Option* option : command_.get_options()) {
     const std::string name =
         option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames()[0];
-    if (!option->empty() && option->get_group() != group && common.count(name) == 0) {
+    if (!option->empty() && option->get_group() != ppq_group && common.count(name) == 0) {
       throw usage_error("--pipeline ppq has no " + name);
     }
   }
@@ -121,7 +121,7 @@ ppq_arguments ppq_options::arguments(std::vector<std::string> written) {
 
 void ppq_options::require_unused() const {
   for (const CLI::Option* option : command_.get_options()) {
-    if (!option->empty() && option->get_group() == group) {
+    if (!option->empty() && option->get_group() == ppq_group) {
       throw usage_error("--" + option->get_lnames()[0] + " is for --pipeline ppq");
     }
   }

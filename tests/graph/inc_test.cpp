@@ -82,7 +82,12 @@ TEST_CASE("inc: defaults of a static configuration") {
   CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl", "percentile"});
   CHECK(c.tuning.space.per_channel == std::vector<bool>{true, false});
   CHECK(c.tuning.space.symmetric_activations == std::vector<bool>{false});
-  CHECK(c.tuning.space.corrections == std::vector<bias_correction>{bias_correction::none});
+  CHECK(c.tuning.space.weights ==
+        std::vector<weight_scale>{weight_scale::exact_mse, weight_scale::absmax});
+  CHECK(c.tuning.space.corrections ==
+        std::vector<bias_correction>{bias_correction::fast, bias_correction::none});
+  CHECK(with("", "onnxrt_integerops").tuning.space.corrections ==
+        std::vector<bias_correction>{bias_correction::none});
   CHECK(c.tuning.goal.drop == graph::drop_type::relative);
   CHECK(c.tuning.goal.max_drop == 0.01);
   CHECK(c.tuning.seed == 1978);

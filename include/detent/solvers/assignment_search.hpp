@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
@@ -857,29 +858,34 @@ class assignment_search {
   }
 
   void take_one_by_one() {
-    if (live_.empty()) {
-      return;
-    }
-    collect();
     std::stable_sort(live_.begin(), live_.end(),
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
-    for (const live_part& p : live_) {
-      if (!(p.bound > threshold())) {
-        break;
+    // The first parts often have a gain that leaves no others; and steps take memory.
+    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
+    std::uint64_t room = most_steps / 8;
+    for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
+      std::uint64_t steps = first->inside.count();
+      auto last = first + 1;
+      while (last != live_.end() && steps + last->inside.count() <= room) {
+        steps += last->inside.count();
+        ++last;
       }
-      take(p);
+      collect(std::span<const live_part>(first, last));
+      for (; first != last && first->bound > threshold(); ++first) {
+        take(*first);
+      }
+      first = last;
+      room = most_steps;
     }
   }
 
-  /// Lists the steps of all parts that are left, part by part.
-  void collect() {
+  /// Lists the steps of some of the parts that are left, part by part.
+  void collect(std::span<const live_part> parts) {
     std::size_t first = parts_;
     std::size_t last = 0;
     level_caps caps{0, 0};
     first_of_part_.assign(parts_ + 1, 0);
-    std::uint64_t count = 0;
-    for (const live_part& p : live_) {
-      count += p.inside.count();
+    for (const live_part& p : parts) {
       const level_caps own = tasks_[p.task].caps;
       caps = {(std::max)(caps.negative, own.negative), (std::max)(caps.positive, own.positive)};
       first = (std::min)(first, p.part);
@@ -889,8 +895,8 @@ class assignment_search {
     // From a little before the first part to a little behind the last one.
     const double from = (std::max)(from_, end_of_part(first) - 0.01 * length_);
     const double to = (std::min)(to_, end_of_part(last + 1) + 0.01 * length_);
-    std::vector<step> steps;
-    steps.reserve(count);
+    std::vector<step>& steps = collected_;
+    steps.clear();
     for_each_element(
         caps, to, [&](const element& e, std::size_t side, std::uint32_t level, std::uint32_t end) {
           const std::uint32_t skipped =
@@ -1006,8 +1012,9 @@ class assignment_search {
   std::vector<double> b_;           // the same as doubles
   std::vector<double> c_;
   std::vector<live_part> live_;
-  std::vector<task> hulls_;  // of groups: the intervals of parts that are left
-  std::vector<step> steps_;  // those of the parts that are left
+  std::vector<task> hulls_;      // of groups: the intervals of parts that are left
+  std::vector<step> collected_;  // those of some parts, in the order of the elements
+  std::vector<step> steps_;      // the same, part by part
   std::vector<std::size_t> first_of_part_;
   std::vector<step> sorted_;  // those of one part, in the order in which they are taken
 };

@@ -465,19 +465,9 @@ class gram_observer {
     detail::require_matrix(x, "gram_observer");
     require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
             " features after ", size_);
-    const auto value = [&](std::size_t r, std::size_t c) {
-      // Exact: for codes both are small integers, for floats the zero point is 0.
-      return static_cast<float>(x(r, c)) - static_cast<float>(zero_point);
-    };
     std::map<int, std::vector<std::size_t>> rows_of;  // by bin
     for (std::size_t r = 0; r < x.rows; ++r) {
-      float largest = 0.0F;
-      for (std::size_t c = 0; c < size_; ++c) {
-        const float one = std::fabs(value(r, c));
-        require(std::isfinite(one), error_kind::invalid_argument,
-                "gram_observer: the value at row ", r, ", column ", c, " is ", value(r, c));
-        largest = one > largest ? one : largest;
-      }
+      const float largest = largest_magnitude(x, r, zero_point);
       if (largest > 0.0F) {
         const int exponent = std::ilogb(largest);
         const int bin = exponent >= 0 ? exponent / bits_per_bin
@@ -496,18 +486,57 @@ class gram_observer {
         const std::size_t n = (std::min)(block_rows, rows.size() - first);
         const double factor = std::ldexp(1.0, -unit(bin));  // exact, and so is what it multiplies
         for (std::size_t r = 0; r < n; ++r) {
-          for (std::size_t c = 0; c < size_; ++c) {
-            const double k =
-                reference::round_half_even(static_cast<double>(value(rows[first + r], c)) * factor);
-            block[r * size_ + c] = k;
-            sums->magnitudes[c] += static_cast<std::int64_t>(std::fabs(k));
-          }
+          take_row(x, rows[first + r], zero_point, factor, block.data() + r * size_,
+                   sums->magnitudes.data());
         }
         add_products(*sums, block.data(), n, parallel);
       }
     }
     forget_small_bins();
     count_ += x.rows;
+  }
+
+  /// The largest magnitude in row r. Throws invalid_argument if a value is NaN or infinite.
+  template <class T>
+  [[nodiscard]] float largest_magnitude(matrix_view<const T> x, std::size_t r,
+                                        [[maybe_unused]] std::int32_t zero_point) const {
+    if constexpr (std::is_same_v<T, float>) {
+      float largest = 0.0F;
+      for (std::size_t c = 0; c < size_; ++c) {
+        const float one = std::fabs(x(r, c));
+        require(std::isfinite(one), error_kind::invalid_argument,
+                "gram_observer: the value at row ", r, ", column ", c, " is ", x(r, c));
+        largest = (std::max)(largest, one);
+      }
+      return largest;
+    } else {
+      std::int32_t largest = 0;
+      for (std::size_t c = 0; c < size_; ++c) {
+        const std::int32_t k = x(r, c) - zero_point;
+        largest = (std::max)(largest, k < 0 ? -k : k);
+      }
+      return static_cast<float>(largest);
+    }
+  }
+
+  /// Writes row r in units of its bin to `out`, and adds the magnitudes of that to `magnitudes`.
+  template <class T>
+  void take_row(matrix_view<const T> x, std::size_t r, [[maybe_unused]] std::int32_t zero_point,
+                double factor, double* out, std::int64_t* magnitudes) const {
+    if constexpr (std::is_same_v<T, float>) {
+      for (std::size_t c = 0; c < size_; ++c) {
+        out[c] = reference::round_half_even(static_cast<double>(x(r, c)) * factor);
+        magnitudes[c] += static_cast<std::int64_t>(std::fabs(out[c]));
+      }
+    } else {
+      // Nothing is rounded: a code has at most 9 bits, and a unit is at most 2^-12.
+      const auto units = static_cast<std::int64_t>(factor);
+      for (std::size_t c = 0; c < size_; ++c) {
+        const std::int32_t k = x(r, c) - zero_point;
+        out[c] = static_cast<double>(k) * factor;
+        magnitudes[c] += units * (k < 0 ? -k : k);
+      }
+    }
   }
 
   /// sums += block^T block, of so few rows that sums of their products are exact.

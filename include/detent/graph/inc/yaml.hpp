@@ -547,13 +547,14 @@ class yaml_reader : public training_reader {
       note(activation_at_, "activation.scheme sym has no effect: DynamicQuantizeLinear is asym");
     }
     t.space.weights.clear();
-    for (const std::string& a : some(weight_.algorithms, std::vector<std::string>{"absmax"})) {
+    for (const std::string& a :
+         some(weight_.algorithms, std::vector<std::string>{"exact-mse", "absmax"})) {
       t.space.weights.push_back(scale_of(a));
     }
-    if (is_dynamic && weight_.algorithms.empty()) {
-      t.space.weights = {weight_scale::exact_mse, weight_scale::absmax};
-    }
-    t.space.corrections = some(corrections_, std::vector<bias_correction>{bias_correction::none});
+    t.space.corrections = some(
+        corrections_,
+        is_dynamic ? std::vector<bias_correction>{bias_correction::none}
+                   : std::vector<bias_correction>{bias_correction::fast, bias_correction::none});
     if (weight_.bits) {
       t.quantizer.weights.bits = *weight_.bits;
     }
