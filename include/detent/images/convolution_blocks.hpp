@@ -186,6 +186,9 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
+/// Fewer pixels than this are not worth a task.
+inline constexpr std::size_t least_rows_per_task = 24;
+
 /// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
 /// the next.
 inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
@@ -207,8 +210,10 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
-    const std::size_t block = block_of_output(wanted, output);
-    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
+    const std::size_t pixels = w.batch * w.in_height * w.in_width;
+    const std::size_t block = rows_of_even_tasks(
+        pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
+    for_row_blocks(pixels, block, parallel,
                    [&](std::size_t first, std::size_t count) {
                      const input_pixels<T> in(images, first, count);
                      const output_block<Out> out(output, first, count);
@@ -223,7 +228,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
-  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  const std::size_t block = rows_of_even_tasks(
+      reader.pixels(), least_rows_per_task,
+      block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
         std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
@@ -242,10 +249,11 @@ template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                           std::size_t row, const convolution_output<Out>& output,
                           const parallel_for& parallel, const Product& product) {
-  const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
+  const std::size_t block = rows_of_even_tasks(
+      reader.pixels(), least_rows_per_task, block_of_output(4 * rows_per_task, output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);

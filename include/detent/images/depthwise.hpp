@@ -360,7 +360,8 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   constexpr std::size_t bytes_per_task = 48 * 1024;
   const std::size_t pixels_per_task = (std::min)(
       (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
-  const std::size_t pairs_of_task = (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1);
+  const std::size_t pairs_of_task = rows_of_even_tasks(
+      all_pairs, 1, (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
   const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
   // The first pixel of two output lines, counted through the batch.
   const auto pixel_of = [&](std::size_t pair) {
@@ -423,7 +424,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / out_width, 1);
+  const std::size_t rows_of_task = rows_of_even_tasks(
+      rows, 1, (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;

@@ -27,6 +27,19 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
+/// The number of rows of a task: `most`, or with threads fewer, so that two or four threads have
+/// equal shares of all `rows`; then at least `least`, which is at most `most`.
+[[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
+                                                    std::size_t most,
+                                                    const parallel_for& parallel) noexcept {
+  if (!parallel || rows == 0) {
+    return most;
+  }
+  constexpr std::size_t threads = 4;
+  const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
+  return (std::max)(least, (rows + tasks - 1) / tasks);
+}
+
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
 template <class Body>
 void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
