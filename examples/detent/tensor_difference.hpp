@@ -45,7 +45,13 @@ inline std::string first_difference(const detent::graph::tensor& actual,
         v[i] = static_cast<double>(data[i]);
       }
     });
-    if (!known) {
+    const bool is_byte = graph::visit_type(graph::float8_types{}, type, [&]<class T>() {
+      const auto data = t.data<T>();
+      for (std::size_t i = 0; i < v.size(); ++i) {
+        v[i] = static_cast<double>(detent::to_float(data[i]));
+      }
+    });
+    if (!known && !is_byte) {
       const auto bits = t.data<std::uint16_t>();
       for (std::size_t i = 0; i < v.size(); ++i) {
         v[i] = static_cast<double>(t.type() == element_type::f16
@@ -58,7 +64,8 @@ inline std::string first_difference(const detent::graph::tensor& actual,
   const std::vector<double> a = values(actual);
   const std::vector<double> e = values(expected);
   const bool real = actual.type() == element_type::f32 || actual.type() == element_type::f64 ||
-                    actual.type() == element_type::f16 || actual.type() == element_type::bf16;
+                    actual.type() == element_type::f16 || actual.type() == element_type::bf16 ||
+                    graph::is_float8(actual.type());
   const double tolerance = relative_tolerance(actual.type());
   for (std::size_t i = 0; i < a.size(); ++i) {
     const bool same = a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i])) ||

@@ -717,3 +717,70 @@ TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
   graph::upgrade_opset(recent.get());
   CHECK(recent.get().opset() == 15);
 }
+
+TEST_CASE("opset: models of version 9 to 18 compute the same in 19") {
+  test::random_source r(9);
+  INFO("seed ", r.seed());
+  const auto check = [&](model_builder& b, const tensors& inputs) {
+    graph::model upgraded = b.get();
+    graph::upgrade_opset(upgraded, 19);
+    graph::sort_and_check(upgraded);
+    CHECK(upgraded.opset() == 19);
+    CHECK(upgraded.ir_version >= 9);
+    check_same_results(upgraded, b.get(), inputs, true);
+    return upgraded;
+  };
+  for (const std::int64_t opset : {9, 12, 13, 15, 17, 18}) {
+    INFO("opset ", opset);
+    if (opset < 18) {
+      for (const char* op : {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+                             "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare"}) {
+        INFO(op);
+        model_builder b(opset);
+        b.input("x", {2, 3, 4});
+        b.output(b.add(op, {"x"}, {{"axes", list({0, 2})}, {"keepdims", number(0)}}));
+        const graph::model upgraded = check(b, {{"x", random_floats(r, {2, 3, 4}, 0.5F, 3.0F)}});
+        CHECK(upgraded.nodes[0].inputs.size() == 2);
+        CHECK(upgraded.nodes[0].find("axes") == nullptr);
+      }
+      model_builder split(opset);
+      split.input("x", {2, 6});
+      split.add("Split", {"x"}, {{"axis", number(1)}});
+      split.get().nodes[0].outputs = {"first", "second", "third"};
+      for (const char* part : {"first", "second", "third"}) {
+        split.output(part);
+      }
+      CHECK(check(split, {{"x", random_floats(r, {2, 6}, -1.0F, 1.0F)}})
+                .nodes[0]
+                .get_int("num_outputs", 0) == 3);
+    }
+    if (opset >= 11 && opset < 18) {
+      model_builder b(opset);
+      b.input("x", {1, 2, 3, 4});
+      b.constant("roi", test::floats({0}, {}));
+      b.constant("scales", test::floats({0}, {}));
+      b.constant("sizes", {1, 2, 6, 8});
+      b.output(b.add("Resize", {"x", "roi", "scales", "sizes"}, {{"mode", text("linear")}}));
+      const graph::model upgraded = check(b, {{"x", random_floats(r, {1, 2, 3, 4}, -1.0F, 1.0F)}});
+      CHECK(upgraded.nodes[0].inputs[2].empty());
+    }
+    if (opset >= 10) {
+      model_builder b(opset);
+      b.input("x", {1, 2, 8, 8});
+      b.constant("rois", test::floats({2, 4}, {0.0F, 1.0F, 5.0F, 6.0F, 2.0F, 2.0F, 7.0F, 4.0F}));
+      b.constant("batch", {0, 0});
+      b.output(b.add("RoiAlign", {"x", "rois", "batch"},
+                     {{"output_height", number(3)}, {"output_width", number(2)}}));
+      check(b, {{"x", random_floats(r, {1, 2, 8, 8}, -1.0F, 1.0F)}});
+    }
+  }
+  // Through opset 13 as well.
+  model_builder b(11);
+  b.input("x", {2, 3, 4});
+  b.output(
+      b.add("ReduceSum", {b.add("Softmax", {"x"}, {{"axis", number(1)}})}, {{"axes", list({1})}}));
+  check(b, {{"x", random_floats(r, {2, 3, 4}, -1.0F, 1.0F)}});
+
+  check_graph_error(error_kind::invalid_argument, {"opset 18", "13", "19"},
+                    [&] { graph::upgrade_opset(b.get(), 18); });
+}

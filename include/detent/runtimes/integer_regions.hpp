@@ -176,7 +176,7 @@ class region_finder {
       for (const std::string& value : *values) {
         const element_type type = value.empty() ? element_type::f32 : type_of(value);
         if (type == element_type::string || type == element_type::u4 || type == element_type::s4 ||
-            type == element_type::undefined) {
+            is_float8(type) || type == element_type::undefined) {
           return refuse(i, "'" + value + "' is " + graph::name(type));
         }
       }

@@ -28,13 +28,22 @@ namespace graph = detent::graph;
 
 /// Types of the C interface and of graphs that are the same.
 inline constexpr std::pair<detent_type, graph::element_type> type_pairs[] = {
-    {DETENT_U8, graph::element_type::u8},       {DETENT_S8, graph::element_type::s8},
-    {DETENT_S32, graph::element_type::s32},     {DETENT_F32, graph::element_type::f32},
-    {DETENT_BF16, graph::element_type::bf16},   {DETENT_F16, graph::element_type::f16},
-    {DETENT_U16, graph::element_type::u16},     {DETENT_S16, graph::element_type::s16},
-    {DETENT_U4, graph::element_type::u4},       {DETENT_S4, graph::element_type::s4},
-    {DETENT_F64, graph::element_type::f64},     {DETENT_U32, graph::element_type::u32},
-    {DETENT_U64, graph::element_type::u64},     {DETENT_S64, graph::element_type::s64},
+    {DETENT_U8, graph::element_type::u8},
+    {DETENT_S8, graph::element_type::s8},
+    {DETENT_S32, graph::element_type::s32},
+    {DETENT_F32, graph::element_type::f32},
+    {DETENT_BF16, graph::element_type::bf16},
+    {DETENT_F16, graph::element_type::f16},
+    {DETENT_U16, graph::element_type::u16},
+    {DETENT_S16, graph::element_type::s16},
+    {DETENT_F8E4M3FN, graph::element_type::f8e4m3fn},
+    {DETENT_F8E5M2, graph::element_type::f8e5m2},
+    {DETENT_U4, graph::element_type::u4},
+    {DETENT_S4, graph::element_type::s4},
+    {DETENT_F64, graph::element_type::f64},
+    {DETENT_U32, graph::element_type::u32},
+    {DETENT_U64, graph::element_type::u64},
+    {DETENT_S64, graph::element_type::s64},
     {DETENT_BOOL, graph::element_type::boolean}};
 
 /// DETENT_NO_TYPE for types that the C interface does not have.

@@ -48,6 +48,8 @@ enum class element_type : std::int32_t {
   u32 = 12,       ///< Unsigned 32-bit integer.
   u64 = 13,       ///< Unsigned 64-bit integer.
   bf16 = 16,      ///< bfloat16, the upper half of a binary32, held as its 16 bits.
+  f8e4m3fn = 17,  ///< float8_e4m3fn, held as its 8 bits: finite up to 448, no infinities.
+  f8e5m2 = 19,    ///< float8_e5m2, held as its 8 bits: finite up to 57344, with infinities.
   u4 = 21,        ///< Unsigned 4-bit integer, 0..15; in memory one std::uint8_t per element.
   s4 = 22,        ///< Signed 4-bit integer, -8..7; in memory one std::int8_t per element.
 };
@@ -86,6 +88,10 @@ enum class element_type : std::int32_t {
       return "uint64";
     case element_type::bf16:
       return "bfloat16";
+    case element_type::f8e4m3fn:
+      return "float8e4m3fn";
+    case element_type::f8e5m2:
+      return "float8e5m2";
     case element_type::u4:
       return "uint4";
     case element_type::s4:
@@ -111,6 +117,8 @@ struct shown_type {
     case element_type::u8:
     case element_type::s8:
     case element_type::boolean:
+    case element_type::f8e4m3fn:
+    case element_type::f8e5m2:
     case element_type::u4:
     case element_type::s4:
       return 1;
@@ -132,6 +140,11 @@ struct shown_type {
       return 0;
   }
   return 0;
+}
+
+/// Whether elements of this type are floats of 8 bits: f8e4m3fn or f8e5m2.
+[[nodiscard]] inline bool is_float8(element_type t) noexcept {
+  return t == element_type::f8e4m3fn || t == element_type::f8e5m2;
 }
 
 /// The extents of a tensor, outermost dimension first; empty for a scalar. In declared shapes

@@ -38,7 +38,7 @@ template <class T>
   return x == x ? static_cast<T>(x) : T{0};
 }
 
-/// One element as Wide; 16-bit floats go through float, exactly.
+/// One element as Wide; floats of 8 and 16 bits go through float, exactly.
 template <class Wide, class Source>
 [[nodiscard]] inline Wide widen(Source x) noexcept {
   if constexpr (float_format<Source>) {
@@ -73,6 +73,12 @@ void load(const operator_context& c, const tensor& t, std::size_t begin, std::sp
       return;
     case element_type::bf16:
       load_as<Wide, bfloat16>(t, begin, out);
+      return;
+    case element_type::f8e4m3fn:
+      load_as<Wide, float8_e4m3fn>(t, begin, out);
+      return;
+    case element_type::f8e5m2:
+      load_as<Wide, float8_e5m2>(t, begin, out);
       return;
     case element_type::u4:
     case element_type::u8:
@@ -115,7 +121,7 @@ void load(const operator_context& c, const tensor& t, std::size_t begin, std::sp
 
 [[nodiscard]] inline bool is_floating(element_type type) noexcept {
   return type == element_type::f32 || type == element_type::f64 || type == element_type::f16 ||
-         type == element_type::bf16;
+         type == element_type::bf16 || is_float8(type);
 }
 
 /// All elements of a tensor as Wide (double, int64 or uint64).
@@ -139,6 +145,14 @@ template <class Target, class Wide>
   } else {
     return static_cast<Target>(x);
   }
+}
+
+/// A wide element as a float of 8 bits, rounded once. `saturate` says what becomes of overflow, as
+/// in round_to().
+template <float8_format Target, class Wide>
+[[nodiscard]] inline Target narrow_to_float8(Wide x, bool saturate) noexcept {
+  // Integers that a double does not hold exactly are far above the largest finite value.
+  return round_to<Target>(static_cast<double>(x), saturate);
 }
 
 /// A wide element as uint4: its lowest four bits; a double is rounded toward zero first.
@@ -167,10 +181,11 @@ void store_as(std::span<const Wide> values, tensor& t, std::size_t begin) {
   store_as<Target>(values, t, begin, [](Wide x) { return narrow<Target>(x); });
 }
 
-/// Writes `values` to the elements of a tensor from `begin` on, narrowed to the tensor's type. Does
-/// nothing for strings, which infer_cast_to() has rejected.
+/// Writes `values` to the elements of a tensor from `begin` on, narrowed to the tensor's type. In
+/// floats of 8 bits, overflow becomes the largest finite value, or, unless `saturate`, what
+/// round_to() says. Does nothing for strings, which infer_cast_to() has rejected.
 template <class Wide>
-void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
+void store(std::span<const Wide> values, tensor& t, std::size_t begin, bool saturate = true) {
   switch (t.type()) {
     case element_type::f32:
       store_as<float>(values, t, begin);
@@ -183,6 +198,16 @@ void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
       return;
     case element_type::bf16:
       store_as<bfloat16>(values, t, begin);
+      return;
+    case element_type::f8e4m3fn:
+      store_as<float8_e4m3fn>(values, t, begin, [saturate](Wide x) {
+        return narrow_to_float8<float8_e4m3fn>(x, saturate);
+      });
+      return;
+    case element_type::f8e5m2:
+      store_as<float8_e5m2>(values, t, begin, [saturate](Wide x) {
+        return narrow_to_float8<float8_e5m2>(x, saturate);
+      });
       return;
     case element_type::u8:
       store_as<std::uint8_t>(values, t, begin);
@@ -224,15 +249,15 @@ void store(std::span<const Wide> values, tensor& t, std::size_t begin) {
   }
 }
 
-/// Converts all elements of `from` to the type of `to` by way of Wide.
+/// Converts all elements of `from` to the type of `to` by way of Wide, with `saturate` as store().
 template <class Wide>
-void convert_elements(const operator_context& c, const tensor& from, tensor& to) {
+void convert_elements(const operator_context& c, const tensor& from, tensor& to, bool saturate) {
   for_pieces(c, from.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
     std::array<Wide, 512> block;
     for (std::size_t i = begin; i < end; i += block.size()) {
       const std::span<Wide> part(block.data(), (std::min)(block.size(), end - i));
       load(c, from, i, part);
-      store(std::span<const Wide>(part), to, i);
+      store(std::span<const Wide>(part), to, i, saturate);
     }
   });
 }

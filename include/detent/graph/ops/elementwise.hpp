@@ -444,12 +444,13 @@ inline void run_cast(operator_context& c) {
     return;
   }
   tensor& y = c.make_output(0);
+  const bool saturate = c.n().get_int("saturate", 1) != 0;
   if (is_floating(x.type())) {
-    convert_elements<double>(c, x, y);
+    convert_elements<double>(c, x, y, saturate);
   } else if (x.type() == element_type::u64) {
-    convert_elements<std::uint64_t>(c, x, y);
+    convert_elements<std::uint64_t>(c, x, y, saturate);
   } else {
-    convert_elements<std::int64_t>(c, x, y);
+    convert_elements<std::int64_t>(c, x, y, saturate);
   }
 }
 

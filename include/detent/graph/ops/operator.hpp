@@ -24,6 +24,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/parallel.hpp>
@@ -359,6 +360,10 @@ template <class T>
     return element_type::s64;
   } else if constexpr (std::is_same_v<T, bool>) {
     return element_type::boolean;
+  } else if constexpr (std::is_same_v<T, float8_e4m3fn>) {
+    return element_type::f8e4m3fn;
+  } else if constexpr (std::is_same_v<T, float8_e5m2>) {
+    return element_type::f8e5m2;
   } else {
     return element_type::undefined;
   }
@@ -366,7 +371,10 @@ template <class T>
 
 /// The floating-point types in which operators compute.
 using float_types = type_list<float, double>;
-/// The types of all numbers: floating-point types and integers of 8 to 64 bits.
+/// The floats of 8 bits, in which values are stored but nothing is computed.
+using float8_types = type_list<float8_e4m3fn, float8_e5m2>;
+/// The types of all numbers in which operators compute: floating-point types and integers of 8 to
+/// 64 bits.
 using number_types =
     type_list<float, double, std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t,
               std::int32_t, std::uint64_t, std::int64_t>;

@@ -14,6 +14,8 @@
 
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
+#include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/float8_levels.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -93,6 +95,19 @@ struct scale_layout {
     return {data, {outer, axis, inner}};
   }
 
+  /// The position of the scale that belongs to an element. Both are counted in row-major order.
+  [[nodiscard]] std::size_t scale_of(std::size_t element) const noexcept {
+    if (block == 0) {
+      return 0;
+    }
+    const std::size_t at = element / inner % axis;
+    if (per_axis_) {
+      return at;
+    }
+    const std::size_t blocks = (axis + block - 1) / block;
+    return (element / (axis * inner) * blocks + at / block) * inner + element % inner;
+  }
+
   /// Calls run(parameters) with the scales and zero points of the node, its inputs 1 and 2, as
   /// quant_params, channel_quant_params or block_quant_params for axis 1 of view().
   template <class Run>
@@ -149,6 +164,43 @@ inline bool keeps_order(const operator_context& c) {
          c.n().get_int("block_size", 0) == 0;
 }
 
+/// Throws unsupported, naming the node, for a zero point of a float type (input 2, if present) that
+/// is not 0: the operators' definition adds it, but it gives a code no meaning.
+inline void require_no_float8_offset(const operator_context& c) {
+  if (c.has_input(2)) {
+    for (const std::uint8_t bits : c.inputs[2].data<std::uint8_t>()) {
+      c.require_supported((bits & 0x7FU) == 0, "a zero point of type ", shown(c.inputs[2].type()),
+                          " other than 0");
+    }
+  }
+}
+
+/// QuantizeLinear to floats of 8 bits: y = x / scale, rounded to nearest, ties to even. The
+/// attribute `saturate` says what becomes of overflow.
+inline void quantize_to_float8(operator_context& c, const tensor& x, const scale_layout& layout,
+                               tensor& y) {
+  require_no_float8_offset(c);
+  const std::vector<float> scales = read_scales(c, 1);
+  const bool saturate = c.n().get_int("saturate", 1) != 0;
+  for_pieces(c, x.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+    detail::quantize_float8(
+        x, y, begin, end, [&](std::size_t i) { return scales[layout.scale_of(i)]; }, saturate);
+  });
+}
+
+/// DequantizeLinear of floats of 8 bits: y = x * scale, in float.
+inline void dequantize_float8(operator_context& c, const tensor& q, const scale_layout& layout,
+                              tensor& y) {
+  c.require(!c.has_input(2) || c.inputs[2].type() == q.type(), "elements are ", shown(q.type()),
+            ", the zero point is ", shown(c.inputs[2].type()));
+  require_no_float8_offset(c);
+  const std::vector<float> scales = read_scales(c, 1);
+  for_pieces(c, q.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+    detail::dequantize_float8(q, y, begin, end,
+                              [&](std::size_t i) { return scales[layout.scale_of(i)]; });
+  });
+}
+
 inline void infer_quantize(operator_context& c) {
   element_type type = element_type::u8;
   const std::int64_t declared = c.n().get_int("output_dtype", 0);
@@ -159,7 +211,9 @@ inline void infer_quantize(operator_context& c) {
   } else if (declared != 0) {
     type = static_cast<element_type>(declared);
   }
-  static_cast<void>(type_grid(c, type));
+  if (!is_float8(type)) {
+    static_cast<void>(type_grid(c, type));
+  }
   c.set_output(0, type, c.input(0).dims());
   c.outputs[0].set_channels_last(keeps_order(c));
 }
@@ -169,6 +223,10 @@ inline void run_quantize(operator_context& c) {
       as_float(c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
   const scale_layout layout(c, x.dims(), c.inputs[1]);
   tensor& y = c.make_output(0);
+  if (is_float8(y.type())) {
+    quantize_to_float8(c, x, layout, y);
+    return;
+  }
   const grid levels = type_grid(c, y.type());
   using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t>;
   for_type(c, integers{}, unpacked_type(y.type()), [&]<class Q>() {
@@ -194,13 +252,18 @@ inline void run_dequantize(operator_context& c) {
   tensor y(element_type::f32, q.dims());
   y.set_storage(c.allocate(y.bytes()));
   float* to = y.mutable_data<float>().data();
-  using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
-  for_type(c, integers{}, unpacked_type(q.type()), [&]<class Q>() {
-    const auto from = layout.view<const Q>(q.data<Q>().data());
-    layout.with_parameters(c, [&](const auto& p) {
-      dequantize(from, layout.view<float>(to), p, {.parallel = *c.parallel});
+  if (is_float8(q.type())) {
+    dequantize_float8(c, q, layout, y);
+  } else {
+    using integers =
+        type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+    for_type(c, integers{}, unpacked_type(q.type()), [&]<class Q>() {
+      const auto from = layout.view<const Q>(q.data<Q>().data());
+      layout.with_parameters(c, [&](const auto& p) {
+        dequantize(from, layout.view<float>(to), p, {.parallel = *c.parallel});
+      });
     });
-  });
+  }
   if (c.outputs[0].type() == element_type::f32) {
     c.share_output(0, y);
     return;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Upgrades a model to opset 13 of ONNX: per-channel QuantizeLinear needs that version.
+// Upgrades a model to opset 13 of ONNX, which QuantizeLinear with a scale for each channel needs,
+// or to opset 19, which QuantizeLinear to floats of 8 bits needs.
 #ifndef DETENT_GRAPH_REWRITE_OPSET_HPP
 #define DETENT_GRAPH_REWRITE_OPSET_HPP
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,11 +28,11 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Rewrites nodes of opset 7..12 to opset 13, in sub-graphs as well. New constants are added to the
-/// model itself; sub-graphs capture them from there.
+/// Rewrites nodes of older opsets to opset 13 or 19, in sub-graphs as well. New constants are added
+/// to the model itself; sub-graphs capture them from there.
 class opset_upgrade {
  public:
-  explicit opset_upgrade(model& m) : m_(m), from_(m.opset()) {
+  opset_upgrade(model& m, std::int64_t to) : m_(m), from_(m.opset()), to_(to) {
     require(from_ >= 7, error_kind::unsupported, "the model has opset ", from_,
             "; the oldest that can be upgraded is 7");
   }
@@ -47,8 +50,8 @@ class opset_upgrade {
       upgrade_bodies(n);
     }
     m_.nodes = std::move(nodes);
-    m_.opsets[""] = 13;
-    m_.ir_version = (std::max)(m_.ir_version, std::int64_t{7});
+    m_.opsets[""] = to_;
+    m_.ir_version = (std::max)(m_.ir_version, std::int64_t{to_ < 19 ? 7 : 9});
   }
 
  private:
@@ -57,7 +60,7 @@ class opset_upgrade {
     for (const node& n : g.nodes) {
       require(m_.function_of(n) == nullptr, error_kind::unsupported, n.label(),
               " calls a function of the model, which cannot be upgraded from opset ", from_,
-              " to opset 13");
+              " to opset ", to_);
       for_each_body(n, [&](const std::string&, const graph_body& body) { require_no_calls(body); });
     }
   }
@@ -90,6 +93,32 @@ class opset_upgrade {
   }
 
   void upgrade(node& n, std::vector<node>& before) {
+    if (from_ < 13) {
+      upgrade_to_13(n, before);
+    }
+    if (to_ > 13) {
+      upgrade_to_19(n);
+    }
+  }
+
+  void upgrade_to_19(node& n) {
+    static constexpr std::string_view reductions[] = {
+        "ReduceL1",   "ReduceL2",  "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceProd",   "ReduceSumSquare"};
+    if (n.op_type == "RoiAlign" && from_ < 16 &&
+        n.find("coordinate_transformation_mode") == nullptr) {
+      set_text(n, "coordinate_transformation_mode", "output_half_pixel");  // the default before 16
+    } else if (n.op_type == "Split" && from_ < 18 && (n.inputs.size() < 2 || n.inputs[1].empty())) {
+      n.attributes["num_outputs"] = attribute::of(static_cast<std::int64_t>(n.outputs.size()));
+    } else if (n.op_type == "Resize" && from_ < 18 && n.inputs.size() > 3 && !n.inputs[3].empty()) {
+      n.inputs[2].clear();  // empty scales beside sizes, which opset 18 does not allow
+    } else if (from_ < 18 && std::find(std::begin(reductions), std::end(reductions), n.op_type) !=
+                                 std::end(reductions)) {
+      ints_attribute_to_input(n, "axes", 1);
+    }
+  }
+
+  void upgrade_to_13(node& n, std::vector<node>& before) {
     require(n.op_type != "Scan" || from_ >= 9, error_kind::unsupported, n.label(),
             ": Scan of opset 8 cannot be upgraded to opset 13");
     if (n.op_type == "Clip" && from_ < 11) {
@@ -139,6 +168,12 @@ class opset_upgrade {
                                              {static_cast<std::int64_t>(values.size())}, values));
   }
 
+  static void set_text(node& n, const char* key, const char* value) {
+    attribute a;
+    a.kind = attribute::kind_type::s;
+    a.s = value;
+    n.attributes[key] = std::move(a);
+  }
   static void set_input(node& n, std::size_t i, std::string name) {
     if (n.inputs.size() <= i) {
       n.inputs.resize(i + 1);
@@ -197,14 +232,8 @@ class opset_upgrade {
     }
     n.op_type = "Resize";
     n.inputs = {n.inputs[0], "", scales};
-    const auto set = [&n](const char* key, const char* value) {
-      attribute a;
-      a.kind = attribute::kind_type::s;
-      a.s = value;
-      n.attributes[key] = std::move(a);
-    };
-    set("coordinate_transformation_mode", "asymmetric");
-    set("nearest_mode", "floor");
+    set_text(n, "coordinate_transformation_mode", "asymmetric");
+    set_text(n, "nearest_mode", "floor");
   }
 
   /// Before opset 13, Softmax treated all dimensions from `axis` on as one row. If these are
@@ -251,7 +280,7 @@ class opset_upgrade {
   }
 
   model& m_;
-  std::int64_t from_;
+  std::int64_t from_, to_;
   std::vector<node> after_;
   std::map<std::string, tensor> known_;
   unused_names names_;
@@ -259,15 +288,17 @@ class opset_upgrade {
 
 }  // namespace detail
 
-/// Upgrades a model of opset 7..12 to opset 13, in place; newer models stay as they are. Functions
-/// of the model that no node calls are removed.
+/// Upgrades a model of opset 7 or later to opset `to`, in place; models of that opset and newer
+/// ones stay as they are. Functions of the model that no node calls are removed.
 ///
-/// Throws unsupported if the opset is below 7, if a node calls a function of the model, or if a
-/// node has a form without an equivalent in opset 13 (Scan of opset 8, BatchNormalization with
-/// spatial = 0), naming the node.
-inline void upgrade_opset(model& m) {
-  if (m.opset() < 13) {
-    detail::opset_upgrade(m).run();
+/// Throws invalid_argument if `to` is neither 13 nor 19. Throws unsupported if the opset is below
+/// 7, if a node calls a function of the model, or if a node has a form without an equivalent in
+/// opset `to` (Scan of opset 8, BatchNormalization with spatial = 0), naming the node.
+inline void upgrade_opset(model& m, std::int64_t to = 13) {
+  require(to == 13 || to == 19, error_kind::invalid_argument, "upgrade_opset: opset ", to,
+          " is neither 13 nor 19");
+  if (m.opset() < to) {
+    detail::opset_upgrade(m, to).run();
   }
 }
 
