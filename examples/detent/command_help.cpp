@@ -64,7 +64,7 @@ void complete_help(CLI::App& app) {
   set_group(quantize, "Dynamic quantization", {"--weights"});
   set_group(quantize, "Weight-only quantization", {"--weight-algorithm", "--block-size"});
   set_group(quantize, "NNCF (--pipeline nncf)",
-            {"--preset", "--model-type", "--target-device", "--ignore", "--smooth-quant",
+            {"--mode", "--preset", "--model-type", "--target-device", "--ignore", "--smooth-quant",
              "--overflow-fix"});
   for (CLI::App* command : app.get_subcommands(nullptr)) {
     std::string text;

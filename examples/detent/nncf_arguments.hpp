@@ -10,12 +10,13 @@
 namespace detent_cli {
 
 struct nncf_arguments {
-  std::string preset;                        // performance, mixed; empty: by the model type
-  std::string model_type = "none";           // none, transformer
-  std::string target_device = "any";         // any, cpu, gpu, npu
-  std::string overflow_fix = "first-layer";  // none, enable, first-layer
-  std::string bias_correction = "fast";      // none, fast, full
-  float smooth_quant = 0.95F;                // alpha of MatMul and Gemm; negative: none
+  std::string mode = "int8";             // int8, fp8-e4m3, fp8-e5m2
+  std::string preset;                    // performance, mixed; empty: by the model type
+  std::string model_type = "none";       // none, transformer
+  std::string target_device = "any";     // any, cpu, gpu, npu
+  std::string overflow_fix;              // none, enable, first-layer; empty: by the mode
+  std::string bias_correction = "fast";  // none, fast, full
+  float smooth_quant = 0.95F;            // alpha of MatMul and Gemm; negative: none
   detent::graph::ignored_scope ignored;
 };
 

@@ -18,7 +18,7 @@ namespace {
 namespace nncf = detent::graph::nncf;
 
 constexpr std::initializer_list<const char*> own_options = {
-    "preset", "model-type", "target-device", "ignore", "smooth-quant", "overflow-fix"};
+    "mode", "preset", "model-type", "target-device", "ignore", "smooth-quant", "overflow-fix"};
 
 /// An entry of --ignore: re:PATTERN, type:TYPE, or a name.
 void add_ignored(const std::string& entry, graph::ignored_scope& to) {
@@ -36,6 +36,9 @@ void add_ignored(const std::string& entry, graph::ignored_scope& to) {
 
 nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
   nncf::quantize_options o;
+  o.mode = a.mode == "fp8-e4m3"   ? nncf::quantization_mode::fp8_e4m3
+           : a.mode == "fp8-e5m2" ? nncf::quantization_mode::fp8_e5m2
+                                  : nncf::quantization_mode::int8;
   if (!a.preset.empty()) {
     o.preset = a.preset == "mixed" ? nncf::preset::mixed : nncf::preset::performance;
   }
@@ -45,9 +48,11 @@ nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
                     : a.target_device == "gpu" ? nncf::target_device::gpu
                     : a.target_device == "npu" ? nncf::target_device::npu
                                                : nncf::target_device::any;
-  o.overflow_fix = a.overflow_fix == "none"     ? nncf::overflow_fix::none
-                   : a.overflow_fix == "enable" ? nncf::overflow_fix::enable
-                                                : nncf::overflow_fix::first_layer;
+  if (!a.overflow_fix.empty()) {
+    o.overflow_fix = a.overflow_fix == "none"     ? nncf::overflow_fix::none
+                     : a.overflow_fix == "enable" ? nncf::overflow_fix::enable
+                                                  : nncf::overflow_fix::first_layer;
+  }
   o.disable_bias_correction = a.bias_correction == "none";
   o.fast_bias_correction = a.bias_correction != "full";
   o.smooth_quant_alphas.matmul = a.smooth_quant;
@@ -58,6 +63,10 @@ nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
 }  // namespace
 
 nncf_flags::nncf_flags(CLI::App& command) {
+  command
+      .add_option("--mode", a_.mode,
+                  "Levels: integers, or floats of 8 bits, which need opset 19 (pipeline nncf)")
+      ->check(CLI::IsMember({"int8", "fp8-e4m3", "fp8-e5m2"}));
   command
       .add_option(
           "--preset", a_.preset,
@@ -80,7 +89,8 @@ nncf_flags::nncf_flags(CLI::App& command) {
       ->check(CLI::Range(-1.0, 1.0));
   command
       .add_option("--overflow-fix", a_.overflow_fix,
-                  "Layers whose weights stay within half of their grid (pipeline nncf)")
+                  "Layers whose weights stay within half of their grid; by default the first one, "
+                  "with floats of 8 bits none (pipeline nncf)")
       ->check(CLI::IsMember({"none", "enable", "first-layer"}));
 }
 
@@ -122,6 +132,9 @@ void nncf_flags::require_none(const std::set<std::string>& given,
 outcome quantize_by_nncf(const quantize_arguments& a, const graph::model& m,
                          const graph::calibration_source& samples) {
   nncf::quantize_options options = nncf_options_of(*a.nncf);
+  if (options.mode != nncf::quantization_mode::int8 && a.format == "qoperator") {
+    throw usage_error("--mode " + a.nncf->mode + " has no --format qoperator");
+  }
   options.executor = a.executor_options();
   options.subset_size = nncf::dataset::all;
   outcome o;

@@ -746,6 +746,17 @@ class CommandLine(unittest.TestCase):
         config = self.write("nncf.yaml", b"pipeline: nncf\npreset: performance\n")
         self.works(*self.quantize("--config", config, output=out))
         self.assertTrue(first == out.read_bytes())
+        # Floats of 8 bits.
+        for mode, least in (("fp8-e4m3", 97.0), ("fp8-e5m2", 95.0)):
+            self.works(*self.quantize("--pipeline", "nncf", "--mode", mode, output=out))
+            accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
+            self.assertGreaterEqual(accuracy, least)
+            self.fails(["fp8", "preset mixed"], *self.quantize("--pipeline", "nncf", "--mode", mode, "--preset", "mixed"))
+            self.wrong_usage(["--mode " + mode, "--format qoperator"],
+                             *self.quantize("--pipeline", "nncf", "--mode", mode, "--format", "qoperator"))
+        self.works(*self.quantize("--pipeline", "nncf", "--mode", "int8", output=out))
+        self.assertTrue(first == out.read_bytes())
+        self.wrong_usage(["--pipeline auto", "--mode"], *self.quantize("--mode", "int8"))
         self.wrong_usage(["--pipeline nncf", "--method"], *self.quantize("--pipeline", "nncf", "--method", "kl"))
         self.wrong_usage(["--pipeline auto", "--preset"], *self.quantize("--preset", "mixed"))
         self.wrong_usage(["--pipeline"], *self.quantize("--pipeline", "other"))

@@ -12,11 +12,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <detent/float_formats.hpp>
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -739,6 +741,154 @@ TEST_CASE("nncf::quantize: the overflow fix") {
     CHECK(with.at("w0").scales[i] == 2.0F * without.at("w0").scales[i]);
   }
   CHECK(with.at("w5").scales == without.at("w5").scales);
+}
+
+TEST_CASE_TEMPLATE("nncf::quantize: floats of 8 bits", F, detent::float8_e4m3fn,
+                   detent::float8_e5m2) {
+  constexpr bool is_e4m3 = std::is_same_v<F, detent::float8_e4m3fn>;
+  constexpr auto mode =
+      is_e4m3 ? nncf::quantization_mode::fp8_e4m3 : nncf::quantization_mode::fp8_e5m2;
+  constexpr auto type = is_e4m3 ? element_type::f8e4m3fn : element_type::f8e5m2;
+  constexpr double largest = is_e4m3 ? 448.0 : 57344.0;
+  test::random_source r(214);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {2, 3, 8, 8}, 5);
+  const nncf::dataset data(samples);
+  const nncf::quantization q =
+      nncf::quantize(m, data, {.mode = mode, .disable_bias_correction = true});
+  CHECK(q.result.opset() == 19);
+  const nncf::quantization integers = nncf::quantize(m, data, {.disable_bias_correction = true});
+  REQUIRE(q.quantizers.size() == integers.quantizers.size());
+  for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+    const std::string& name = q.quantizers[k].value;
+    INFO(name);
+    CHECK(name == integers.quantizers[k].value);
+    const nncf::quantizer_parameters& p = q.parameters[k];
+    CHECK(p.type == type);
+    CHECK(std::all_of(p.zero_points.begin(), p.zero_points.end(), [](int z) { return z == 0; }));
+    if (!q.quantizers[k].weights_of) {
+      // The largest value is at half of what the type can hold.
+      double magnitude = 0.0;
+      for (const tensors& sample : samples) {
+        float top = 0.0F;
+        for (const float x : value_of(m, name, sample)) {
+          top = (std::max)(top, std::fabs(x));
+        }
+        magnitude += static_cast<double>(top) / static_cast<double>(samples.size());
+      }
+      REQUIRE(p.scales.size() == 1);
+      CHECK(static_cast<double>(p.scales[0]) == Approx(2.0 * magnitude / largest).epsilon(2e-6));
+      const std::vector<float> before = value_of(q.result, name, samples[0]);
+      const std::vector<float> after = value_of(q.result, name + "_dequantized", samples[0]);
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        CHECK(after[i] ==
+              detent::to_float(detent::round_to<F>(before[i] / p.scales[0])) * p.scales[0]);
+      }
+      continue;
+    }
+    const std::vector<float> weights = values_of<float>(m.initializers.at(name));
+    const tensor& levels = q.result.initializers.at(name + "_quantized");
+    CHECK(levels.type() == type);
+    const std::size_t channels = p.scales.size();
+    CHECK(channels == static_cast<std::size_t>(m.initializers.at(name).dim(0)));
+    const std::size_t each = weights.size() / channels;
+    for (std::size_t c = 0; c < channels; ++c) {
+      float top = 0.0F;
+      for (std::size_t i = 0; i < each; ++i) {
+        const float w = weights[c * each + i];
+        top = (std::max)(top, std::fabs(w));
+        CHECK(levels.data<F>()[c * each + i] == detent::round_to<F>(w / p.scales[c]));
+      }
+      CHECK(static_cast<double>(p.scales[c]) ==
+            Approx(static_cast<double>(top) / largest).epsilon(2e-6));
+    }
+  }
+  // As near to the float network as the mantissa allows.
+  std::vector<double> exact;
+  std::vector<double> rounded;
+  for (const tensors& sample : samples) {
+    for (const auto& [of, to] : {std::pair(&m, &exact), std::pair(&q.result, &rounded)}) {
+      const std::vector<float> output = run(*of, sample)[0];
+      for (const float x : output) {
+        to->push_back(static_cast<double>(x));
+      }
+    }
+  }
+  double signal = 0.0;
+  double noise = 0.0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    signal += exact[i] * exact[i];
+    noise += (exact[i] - rounded[i]) * (exact[i] - rounded[i]);
+  }
+  CHECK(noise > 0.0);
+  CHECK(signal / noise > (is_e4m3 ? 300.0 : 80.0));
+
+  for (const bool fast : {true, false}) {
+    const nncf::quantization corrected =
+        nncf::quantize(m, data, {.mode = mode, .fast_bias_correction = fast});
+    CHECK(corrected.bias_shifts.size() == 3);
+    CHECK(values_of<float>(corrected.float_model.initializers.at("b0")).size() == 6);
+    CHECK(!corrected.biases_before.empty());
+  }
+}
+
+TEST_CASE("nncf::quantize: floats of 8 bits of old models, of transformers, and what they refuse") {
+  test::random_source r(215);
+  INFO("seed ", r.seed());
+  using nncf::quantization_mode;
+  model_builder old(11);
+  old.input("x", {1, 3, 8, 8});
+  old.output(layer(old, r, "x", {6, 3, 3, 3}));
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 2);
+  const nncf::dataset data(samples);
+  const nncf::quantization q =
+      nncf::quantize(old.get(), data, {.mode = quantization_mode::fp8_e4m3});
+  CHECK(q.result.opset() == 19);
+  CHECK(all_weights(q).at("w0").scales.size() == 6);
+
+  // All operands of Attention, where integers leave its values in float.
+  model_builder attention(23);
+  tensors operands;
+  for (const char* name : {"q", "k", "v"}) {
+    attention.input(name, {1, 2, 4, 8});
+    operands[name] = random_floats(r, {1, 2, 4, 8}, -1.0F, 1.0F);
+  }
+  attention.output(attention.add("Attention", {"q", "k", "v"}));
+  const std::vector<tensors> operand_samples{operands};
+  for (const bool is_float : {false, true}) {
+    const nncf::quantization of =
+        nncf::quantize(attention.get(), nncf::dataset(operand_samples),
+                       {.mode = is_float ? quantization_mode::fp8_e5m2 : quantization_mode::int8});
+    CHECK((activation(of, "q") != nullptr && activation(of, "k") != nullptr));
+    CHECK((activation(of, "v") != nullptr) == is_float);
+    if (is_float) {
+      CHECK(activation(of, "q")->zero_points[0] == 0);
+      CHECK(of.result.opset() == 23);
+    }
+  }
+
+  const auto refuses = [&](nncf::quantize_options o, const char* what) {
+    o.mode = quantization_mode::fp8_e5m2;
+    check_graph_error(error_kind::unsupported, {"fp8_e5m2", what},
+                      [&] { static_cast<void>(nncf::quantize(old.get(), data, o)); });
+  };
+  refuses({.preset = nncf::preset::mixed}, "preset");
+  refuses({.target_device = nncf::target_device::npu}, "target device");
+  refuses({.overflow_fix = nncf::overflow_fix::first_layer}, "overflow fix");
+  refuses({.quantize_outputs = true}, "quantize_outputs");
+  refuses({.activations_quantization_params = {.per_channel = false}},
+          "activations_quantization_params");
+  refuses({.weights_quantization_params = {.per_channel = false}}, "weights_quantization_params");
+  // Transformers are symmetric, too, without being told.
+  static_cast<void>(nncf::quantize(
+      old.get(), data,
+      {.mode = quantization_mode::fp8_e4m3, .model_type = nncf::model_type::transformer}));
+  static_cast<void>(nncf::quantize(old.get(), data,
+                                   {.mode = quantization_mode::fp8_e4m3,
+                                    .preset = nncf::preset::performance,
+                                    .target_device = nncf::target_device::cpu,
+                                    .overflow_fix = nncf::overflow_fix::none}));
 }
 
 TEST_CASE("nncf::quantize: what goes into a Concat before a layer shares one range") {

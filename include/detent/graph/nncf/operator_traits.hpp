@@ -44,6 +44,8 @@ struct quantization_params {
   std::optional<bool> per_channel = {};   ///< Whether each channel has a scale.
   std::optional<bool> narrow_range = {};  ///< Whether the lowest level is left out.
   std::optional<bool> is_signed = {};     ///< Whether the levels are signed.
+  /// Whether both restrict the same to the same.
+  friend bool operator==(const quantization_params&, const quantization_params&) = default;
 };
 
 namespace detail {

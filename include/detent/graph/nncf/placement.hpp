@@ -64,6 +64,7 @@ struct placement_options {
   bool transformer = false;              ///< Whether the model is a transformer.
   bool products_in_float = true;         ///< In a transformer: whether Mul stays in float.
   bool quantize_outputs = false;         ///< Whether outputs of the model are quantized.
+  bool attention_values = false;         ///< Whether the third operand of Attention is quantized.
   std::set<std::size_t> ignored = {};    ///< Nodes that stay in float, by their indices.
   quantization_params activations = {};  ///< Restrictions of the quantizers of activations.
   quantization_params weights = {};      ///< Restrictions of the quantizers of weights.
@@ -113,7 +114,8 @@ class quantizer_placer {
     for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
       rules.push_back(rules_of(v));
     }
-    quantizer_propagation propagation(g_, rules, options_.rule, options_.quantize_outputs);
+    quantizer_propagation propagation(g_, rules, options_.rule, options_.quantize_outputs,
+                                      options_.attention_values);
     std::map<std::size_t, moving_quantizer> found = propagation.run();
     std::vector<placed_quantizer> all = weights(found, propagation.at_embeddings());
     for (const auto& [number, q] : found) {

@@ -14,6 +14,11 @@
 //
 // Models of an opset below 13 get one scale for each tensor, since their operators have no others.
 //
+// The modes fp8_e4m3 and fp8_e5m2 have floats of 8 bits instead of integers, for the same tensors:
+// symmetric, without an overflow fix, with the scales of detail::float8_parameters_of(). Their
+// models have opset 19 or later and, where that is an operator, all three operands of Attention
+// quantized.
+//
 // What differs from NNCF: constants that are computed from constants are computed once; sums and
 // convolutions round in another order than those of ONNX Runtime, so that ranges of values between
 // layers differ by rounding (those of inputs and weights are equal); means are summed in double.
@@ -68,6 +73,13 @@ DETENT_NAMESPACE_BEGIN
 /// Post-training quantization of models with the interface and the numbers of NNCF.
 namespace graph::nncf {
 
+/// NNCF's QuantizationMode: what the levels of quantized tensors are.
+enum class quantization_mode : std::uint8_t {
+  int8,      ///< Integers of 8 bits, which is what NNCF does without a mode.
+  fp8_e4m3,  ///< Floats of 8 bits: ONNX's FLOAT8E4M3FN, finite up to 448.
+  fp8_e5m2   ///< Floats of 8 bits: ONNX's FLOAT8E5M2, finite up to 57344.
+};
+
 /// NNCF's QuantizationPreset: whether activations are quantized symmetrically. Weights are
 /// symmetric in either case.
 enum class preset : std::uint8_t {
@@ -113,7 +125,12 @@ struct bias_correction_params {
 /// The options of nncf::quantize(), with NNCF's names and, unless a comment says otherwise, its
 /// defaults. Its advanced parameters stand here beside the others.
 struct quantize_options {
-  /// Whether activations are symmetric. By default performance; mixed for transformers.
+  /// What the levels are. Those of floats go with the preset performance, the target devices any
+  /// and cpu and no overflow fix, which are their defaults, and not with quantize_outputs or
+  /// restrictions of quantizers; as in NNCF, quantize() throws unsupported for others.
+  nncf::quantization_mode mode = nncf::quantization_mode::int8;
+  /// Whether activations are symmetric. By default performance; mixed for transformers, unless the
+  /// mode is one of floats.
   std::optional<nncf::preset> preset = {};
   /// The processor that is to run the model.
   nncf::target_device target_device = nncf::target_device::any;
@@ -134,8 +151,9 @@ struct quantize_options {
   graph::ignored_scope ignored_scope = {};
   /// Parts of the model that stay in float: all nodes between others.
   std::vector<ignored_subgraph> ignored_subgraphs = {};
-  /// The layers whose weights stay within half of their grid.
-  nncf::overflow_fix overflow_fix = nncf::overflow_fix::first_layer;
+  /// The layers whose weights stay within half of their grid. By default first_layer; none if the
+  /// mode is one of floats.
+  std::optional<nncf::overflow_fix> overflow_fix = {};
   /// The strength of SmoothQuant, which only transformers get.
   nncf::smooth_quant_alphas smooth_quant_alphas = {};
   /// Whether channel alignment is off. It shifts and scales the channels between two convolutions
@@ -181,9 +199,18 @@ struct quantization {
 
 namespace detail {
 
+/// The type of the levels of a mode of floats; undefined for integers.
+[[nodiscard]] inline element_type float8_type(quantization_mode mode) noexcept {
+  return mode == quantization_mode::fp8_e4m3   ? element_type::f8e4m3fn
+         : mode == quantization_mode::fp8_e5m2 ? element_type::f8e5m2
+                                               : element_type::undefined;
+}
+
 [[nodiscard]] inline bool is_symmetric(const quantize_options& o) {
   const preset otherwise =
-      o.model_type == model_type::transformer ? preset::mixed : preset::performance;
+      o.mode == quantization_mode::int8 && o.model_type == model_type::transformer
+          ? preset::mixed
+          : preset::performance;
   return o.preset.value_or(otherwise) == preset::performance;
 }
 
@@ -236,6 +263,9 @@ class quantizer {
       require(alpha <= 1.0F, error_kind::invalid_argument, "a SmoothQuant alpha of ", alpha,
               "; it is at most 1, and negative for none");
     }
+    if (options.mode != quantization_mode::int8) {
+      require_float8_options();
+    }
   }
 
   [[nodiscard]] quantization run(model m) {
@@ -259,16 +289,37 @@ class quantizer {
   }
 
  private:
+  /// Throws unsupported for options that NNCF has for integers only.
+  void require_float8_options() const {
+    const auto require_default = [&](bool is_default, const char* option) {
+      require(is_default, error_kind::unsupported, "mode ",
+              options_.mode == quantization_mode::fp8_e4m3 ? "fp8_e4m3" : "fp8_e5m2", " has no ",
+              option);
+    };
+    const target_device device = options_.target_device;
+    require_default(is_symmetric(options_), "preset mixed");
+    require_default(device == target_device::any || device == target_device::cpu,
+                    "target devices other than any and cpu");
+    require_default(options_.overflow_fix.value_or(overflow_fix::none) == overflow_fix::none,
+                    "overflow fix");
+    require_default(!options_.quantize_outputs, "quantize_outputs");
+    require_default(options_.activations_quantization_params == quantization_params{},
+                    "activations_quantization_params");
+    require_default(options_.weights_quantization_params == quantization_params{},
+                    "weights_quantization_params");
+  }
+
   /// The float model that quantizers are placed in, after SmoothQuant and channel alignment.
   [[nodiscard]] model prepared(model m) {
     graph::detail::require_not_quantized(m);
     require_known_opset(m);
     require_arity(m);
-    has_channels_ = m.opset() >= 13;
+    const bool is_int8 = options_.mode == quantization_mode::int8;
+    has_channels_ = !is_int8 || m.opset() >= 13;
     ignored_ = ignored_results(m, options_.ignored_scope, options_.ignored_subgraphs);
     fold_constants(m, false);
     remove_unused(m);
-    upgrade_opset(m);
+    upgrade_opset(m, is_int8 ? 13 : 19);
     if (options_.model_type == model_type::transformer) {
       smoother(m, options_.smooth_quant_alphas)
           .run(samples_.samples(options_.subset_size), options_.executor);
@@ -294,6 +345,7 @@ class quantizer {
     p.symmetric_activations = is_symmetric(options_);
     p.transformer = options_.model_type == model_type::transformer;
     p.quantize_outputs = options_.quantize_outputs;
+    p.attention_values = options_.mode != quantization_mode::int8;
     p.activations = options_.activations_quantization_params;
     p.weights = options_.weights_quantization_params;
     p.rule = options_.quantizer_propagation_rule;
@@ -389,6 +441,10 @@ class quantizer {
       const quantization& q, std::vector<std::vector<value_range>>& ranges) const {
     const std::set<std::size_t> first = first_convolutions(q.float_model, q.quantizers);
     const links l(q.float_model);
+    const element_type type = float8_type(options_.mode);
+    const overflow_fix fix = type != element_type::undefined
+                                 ? overflow_fix::none
+                                 : options_.overflow_fix.value_or(overflow_fix::first_layer);
     std::vector<quantizer_parameters> all;
     for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
       const placed_quantizer& of = q.quantizers[k];
@@ -396,14 +452,15 @@ class quantizer {
       std::size_t axis = 1;
       if (of.weights_of) {
         const node& n = q.float_model.nodes[of.weights_of->node];
-        half = options_.overflow_fix == overflow_fix::enable
+        half = fix == overflow_fix::enable
                    ? is_dense_layer(operator_kind(q.float_model, l, n))
-                   : options_.overflow_fix == overflow_fix::first_layer &&
-                         first.count(of.weights_of->node) != 0;
+                   : fix == overflow_fix::first_layer && first.count(of.weights_of->node) != 0;
         axis = weight_axis(n, of.weights_of->input, q.float_model.initializers.at(of.value).rank());
       }
       all.push_back(of_tensor(of.value, [&] {
-        return parameters_of(std::move(ranges[k]), of.config, of.weights_of.has_value(), half);
+        return type == element_type::undefined
+                   ? parameters_of(std::move(ranges[k]), of.config, of.weights_of.has_value(), half)
+                   : float8_parameters_of(std::move(ranges[k]), of.config, type);
       }));
       all.back().axis = axis;
       if (!of.weights_of && options_.on_parameters) {
@@ -448,7 +505,8 @@ class quantizer {
 /// QuantizeLinear/DequantizeLinear pairs.
 ///
 /// The result is deterministic. Throws unsupported for an operator that cannot be run, naming it,
-/// for a model that is quantized already, and for target_device::cpu_spr. Throws invalid_argument
+/// for a model that is quantized already, for target_device::cpu_spr, and for options that the mode
+/// does not have. Throws invalid_argument
 /// if there are no samples, for a NaN or an infinity in a value, naming the value and the sample,
 /// for an entry of ignored_scope or ignored_subgraphs that matches nothing, for options out of
 /// their domain, for restrictions that leave an operator no quantizer, and for a range whose lower

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Writes a model with the quantizers that NNCF has placed, as QuantizeLinear/DequantizeLinear
-// pairs. Weights are stored as integers, behind a DequantizeLinear. Biases stay in float.
+// pairs. Weights are stored as levels, behind a DequantizeLinear. Biases stay in float.
 #ifndef DETENT_GRAPH_NNCF_QUANTIZED_MODEL_HPP
 #define DETENT_GRAPH_NNCF_QUANTIZED_MODEL_HPP
 
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/placement.hpp>
 #include <detent/graph/nncf/quantizer_parameters.hpp>
+#include <detent/graph/ops/float8_levels.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
@@ -26,10 +28,34 @@ DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
 namespace detail {
 
+/// Where the elements of weights find their scales, for ops/float8_levels.hpp.
+class weight_scales {
+ public:
+  weight_scales(const tensor& weights, const quantizer_parameters& p) : scales_(p.scales) {
+    if (p.is_per_channel()) {
+      for (std::size_t i = p.axis + 1; i < weights.rank(); ++i) {
+        inner_ *= static_cast<std::size_t>(weights.dim(i));
+      }
+    }
+  }
+  [[nodiscard]] float operator()(std::size_t element) const noexcept {
+    return scales_[element / inner_ % scales_.size()];
+  }
+
+ private:
+  std::span<const float> scales_;
+  std::size_t inner_ = 1;
+};
+
 /// The levels of float weights.
 [[nodiscard]] inline tensor weight_levels(const tensor& weights, const quantizer_parameters& p,
                                           const quantizer_config& config) {
-  tensor levels = tensor::allocate(element_type::s8, weights.dims());
+  tensor levels = tensor::allocate(p.type, weights.dims());
+  if (is_float8(p.type)) {
+    graph::detail::quantize_float8(weights, levels, 0, weights.count(), weight_scales(weights, p),
+                                   true);
+    return levels;
+  }
   grid g = full_grid<std::int8_t>;
   if (config.narrow_range) {
     g.qmin = -g.qmax;
@@ -49,6 +75,10 @@ namespace detail {
                                             const quantizer_config& config) {
   const tensor levels = weight_levels(weights, p, config);
   tensor out = tensor::allocate(element_type::f32, weights.dims());
+  if (is_float8(p.type)) {
+    graph::detail::dequantize_float8(levels, out, 0, levels.count(), weight_scales(weights, p));
+    return out;
+  }
   const tensor_view<const std::int8_t> from = tensor_view_of<std::int8_t>(levels);
   const tensor_view<float> to = mutable_view_of<float>(out);
   if (p.is_per_channel()) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The numbers of a quantizer that NNCF has placed: observers of its range, type, scales and zero
-// points by scale_rule::nncf.
+// The numbers of a quantizer that NNCF has placed: observers of its range, type, and scales and
+// zero points, by scale_rule::nncf for integers and by NNCF's rule of FakeConvert for floats of 8
+// bits.
 #ifndef DETENT_GRAPH_NNCF_QUANTIZER_PARAMETERS_HPP
 #define DETENT_GRAPH_NNCF_QUANTIZER_PARAMETERS_HPP
 
@@ -8,12 +9,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/operator_traits.hpp>
@@ -29,7 +32,7 @@ namespace graph::nncf {
 
 /// The numbers of a quantizer: real = scale * (level - zero point).
 struct quantizer_parameters {
-  element_type type = element_type::s8;  ///< Type of the levels, u8 or s8.
+  element_type type = element_type::s8;  ///< Type of the levels: u8, s8, f8e4m3fn or f8e5m2.
   std::size_t axis = 0;                  ///< The axis of the channels, if there are several scales.
   std::vector<float> scales;             ///< One for the tensor, or one for each channel.
   std::vector<std::int32_t> zero_points;  ///< As many as there are scales.
@@ -95,6 +98,32 @@ namespace detail {
     p.zero_points.push_back(one.zero_point);
     require(std::isfinite(p.scales.back()), error_kind::invalid_argument, "twice the scale ",
             one.scale, " is not a float");
+  }
+  p.ranges = std::move(ranges);
+  return p;
+}
+
+/// Scales of floats of 8 bits for ranges, one for each channel or one for all, as NNCF's
+/// calculate_convert_parameters() has them, in float:
+///
+///   factor = largest / max(upper, |lower| + 2^-23), half of it without channels
+///   scale  = 1 / max(factor, 2^-23)
+///
+/// where `largest` is the largest finite value of the type, 448 or 57344. Zero points are 0.
+[[nodiscard]] inline quantizer_parameters float8_parameters_of(std::vector<value_range> ranges,
+                                                               const quantizer_config& config,
+                                                               element_type type) {
+  constexpr float epsilon = std::numeric_limits<float>::epsilon();
+  quantizer_parameters p;
+  p.type = type;
+  const float largest = type == element_type::f8e4m3fn
+                            ? to_float(float8_e4m3fn{float8_e4m3fn::max_bits})
+                            : to_float(float8_e5m2{float8_e5m2::max_bits});
+  for (const value_range& r : ranges) {
+    const float factor = (config.per_channel ? 1.0F : 0.5F) *
+                         (largest / (std::max)(r.upper, std::fabs(r.lower) + epsilon));
+    p.scales.push_back(1.0F / (std::max)(factor, epsilon));
+    p.zero_points.push_back(0);
   }
   p.ranges = std::move(ranges);
   return p;

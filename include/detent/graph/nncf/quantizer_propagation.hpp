@@ -90,11 +90,12 @@ struct vertex_rules {
 class quantizer_propagation {
  public:
   quantizer_propagation(const operator_graph& g, std::vector<vertex_rules> rules,
-                        propagation_rule rule, bool quantize_outputs)
+                        propagation_rule rule, bool quantize_outputs, bool attention_values)
       : g_(g),
         rules_(std::move(rules)),
         rule_(rule),
         quantize_outputs_(quantize_outputs),
+        attention_operands_(attention_values ? 3 : 2),
         users_(g.users()),
         affecting_(g.vertices.size()),
         before_outputs_(results_before_outputs()) {}
@@ -161,7 +162,7 @@ class quantizer_propagation {
       }
       for (std::size_t k = 0; k < g_.vertices[v].sources.size(); ++k) {
         const quantizer_place place{v, k};
-        const bool skipped = r.kind == "Attention" && source(place).port > 1;
+        const bool skipped = r.kind == "Attention" && source(place).port >= attention_operands_;
         if (!source(place).is_integer && !skipped) {
           moving_quantizer q{r.options, place, {v}, {place}, {v}, {place}};
           queue_.push_back(add(std::move(q)));
@@ -680,6 +681,7 @@ class quantizer_propagation {
   std::vector<vertex_rules> rules_;
   propagation_rule rule_;
   bool quantize_outputs_;
+  std::size_t attention_operands_;  // how many operands of Attention are quantized
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> users_;
   std::vector<std::vector<std::size_t>> affecting_;  // quantizers of each vertex, some repeatedly
   std::set<std::size_t> before_outputs_;
