@@ -29,8 +29,10 @@
 #include <utility>
 #include <vector>
 
+#include <detent/base/byte_format.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
@@ -41,9 +43,11 @@
 #include <detent/graph/nncf/quantizer_parameters.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/state_file.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/observers/saved_state.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
@@ -102,6 +106,8 @@ struct biased_layer {
 /// The sums of what biased layers take and make in float.
 class biased_means {
  public:
+  /// Sums of nothing.
+  biased_means() = default;
   biased_means(const model& m, const std::vector<biased_layer>& layers) {
     for (const biased_layer& layer : layers) {
       const node& n = m.nodes[layer.node];
@@ -121,6 +127,36 @@ class biased_means {
   }
   [[nodiscard]] const channel_sums& of(const std::string& name, bool is_convolution) const {
     return sums_.at({name, is_convolution});
+  }
+  /// Takes the sums that are for the same values from other means. Throws invalid_argument, naming
+  /// the value, if one of them is missing there.
+  void take(const biased_means& from) {
+    for (auto& [key, sums] : sums_) {
+      const auto found = from.sums_.find(key);
+      require(found != from.sums_.end(), error_kind::invalid_argument, "there are no means of '",
+              key.first, "' for bias correction");
+      sums = found->second;
+    }
+  }
+
+  void write(detent::detail::byte_writer& out) const {
+    out.put(static_cast<std::uint64_t>(sums_.size()));
+    for (const auto& [key, sums] : sums_) {
+      graph::detail::put_text(out, key.first);
+      detent::detail::put_choice(out, key.second);
+      sums.write(out);
+    }
+  }
+  /// Adds the sums that write() appended. Throws bad_file for impossible ones.
+  void read(detent::detail::byte_reader& in) {
+    // Each entry has more bytes than its text has in front.
+    for (std::size_t left = in.get_size(in.rest() / sizeof(std::uint64_t)); left > 0; --left) {
+      const std::string name = graph::detail::get_text(in);
+      const bool is_convolution = detent::detail::get_choice(in, true, "a mean");
+      channel_sums sums(is_convolution);
+      of_tensor(name, [&] { sums.read(in); });
+      sums_.emplace(std::pair(name, is_convolution), std::move(sums));
+    }
   }
 
  private:

@@ -46,6 +46,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/bias_correction.hpp>
@@ -56,10 +57,12 @@
 #include <detent/graph/nncf/quantizer_parameters.hpp>
 #include <detent/graph/nncf/range_estimator.hpp>
 #include <detent/graph/nncf/smooth_quant.hpp>
+#include <detent/graph/nncf/statistics.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/ignored_scope.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/state_file.hpp>
 #include <detent/graph/rewrite/channel_alignment.hpp>
 #include <detent/graph/rewrite/channel_statistics.hpp>
 #include <detent/graph/rewrite/opset.hpp>
@@ -248,27 +251,101 @@ namespace detail {
   return first;
 }
 
+/// What statistics have to be collected for. Options that only say what is made of ranges and means
+/// are not among it.
+[[nodiscard]] inline graph::detail::state_origin origin_of(const model& m,
+                                                           const quantize_options& o) {
+  const auto text_of = [](const std::optional<range_estimator>& estimator) {
+    if (!estimator) {
+      return std::string("the default");
+    }
+    fingerprint f;
+    for (const detent::nncf::end_options& end : {estimator->ends.lower, estimator->ends.upper}) {
+      f.add(static_cast<std::uint8_t>(end.of_sample));
+      f.add(static_cast<std::uint8_t>(end.of_samples));
+      f.add(end.outlier_probability);
+    }
+    f.add(static_cast<std::uint8_t>(estimator->ends.use_abs_max));
+    f.add(static_cast<std::uint8_t>(estimator->histogram));
+    f.add(estimator->clipping.value_or(0.0F));
+    return f.text();
+  };
+  const bool smooths = o.model_type == model_type::transformer;
+  const auto alpha = [&](float a) {
+    return smooths && a >= 0.0F ? graph::detail::shortest_text(a) : std::string("none");
+  };
+  graph::detail::state_origin origin;
+  origin.model = graph::detail::fingerprint_of(m);
+  origin.settings = {
+      {"release of detent", graph::detail::release_text()},
+      {"approach", "nncf"},
+      {"fingerprint of the range estimator of activations", text_of(o.activations_range_estimator)},
+      {"batchwise statistics", o.batchwise_statistics ? "yes" : "no"},
+      {"SmoothQuant alpha of convolutions", alpha(o.smooth_quant_alphas.convolution)},
+      {"SmoothQuant alpha of matrix products", alpha(o.smooth_quant_alphas.matmul)}};
+  return origin;
+}
+
 class quantizer {
  public:
   quantizer(const dataset& samples, const quantize_options& options)
-      : samples_(samples), options_(options) {
-    require(options.subset_size > 0, error_kind::invalid_argument, "subset_size 0: no samples");
-    require(options.target_device != target_device::cpu_spr, error_kind::unsupported,
-            "target device cpu_spr: NNCF does not support it for ONNX models");
-    static_cast<void>(
-        range_estimator_observer(options.activations_range_estimator.value_or(mean_min_max)));
-    static_cast<void>(range_estimator_observer(options.weights_range_estimator));
-    for (const float alpha :
-         {options.smooth_quant_alphas.convolution, options.smooth_quant_alphas.matmul}) {
-      require(alpha <= 1.0F, error_kind::invalid_argument, "a SmoothQuant alpha of ", alpha,
-              "; it is at most 1, and negative for none");
+      : samples_(&samples), options_(options) {
+    require_options();
+  }
+  /// A quantizer that looks at no samples.
+  quantizer(const statistics& seen, const quantize_options& options)
+      : seen_(&seen), options_(options) {
+    require_options();
+    require(options.disable_bias_correction || options.fast_bias_correction,
+            error_kind::unsupported,
+            "full bias correction runs the quantized network on samples, which statistics do not "
+            "hold; there is the fast one");
+  }
+
+  /// What the samples show of a model.
+  [[nodiscard]] collected_statistics collect(model m) {
+    collected_statistics found;
+    found.origin = origin_of(m, options_);
+    const model float_model = prepared(std::move(m), &found.smoothed);
+    const std::vector<placed_quantizer> quantizers =
+        place_quantizers(float_model, placement_of(float_model));
+    const bool has_means = !options_.disable_bias_correction && options_.fast_bias_correction;
+    if (has_means) {
+      found.means = biased_means(float_model, biased_layers(float_model, quantizers, true));
     }
-    if (options.mode != quantization_mode::int8) {
-      require_float8_options();
+    std::vector<observed_value> observed;
+    std::vector<range_key> keys;
+    for (const placed_quantizer& q : quantizers) {
+      for (const bool symmetric : {true, false}) {
+        range_key key{q.value, symmetric, q.config.per_channel};
+        if (!q.weights_of && std::find(keys.begin(), keys.end(), key) == keys.end()) {
+          quantizer_config config = q.config;
+          config.symmetric = symmetric;
+          observed.push_back({q.value, any_observer(observer_of(config))});
+          keys.push_back(std::move(key));
+        }
+      }
     }
+    const calibration_source source = samples_->samples(options_.subset_size);
+    calibrate(
+        float_model, observed,
+        [&] {
+          auto next = source();
+          found.progress.samples += next ? 1U : 0U;
+          return next;
+        },
+        options_.executor,
+        [&](const std::string& name, const tensor& value) { found.means.add(name, value); });
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      found.ranges.emplace(keys[k], ranges_of(observed[k]));
+    }
+    return found;
   }
 
   [[nodiscard]] quantization run(model m) {
+    if (seen_ != nullptr) {
+      origin_of(m, options_).require_same(seen_->content_.origin, seen_->name_);
+    }
     quantization q;
     q.quantize_outputs = options_.quantize_outputs;
     q.float_model = prepared(std::move(m));
@@ -289,6 +366,25 @@ class quantizer {
   }
 
  private:
+  /// Throws for options out of their domain.
+  void require_options() const {
+    const quantize_options& options = options_;
+    require(options.subset_size > 0, error_kind::invalid_argument, "subset_size 0: no samples");
+    require(options.target_device != target_device::cpu_spr, error_kind::unsupported,
+            "target device cpu_spr: NNCF does not support it for ONNX models");
+    static_cast<void>(
+        range_estimator_observer(options.activations_range_estimator.value_or(mean_min_max)));
+    static_cast<void>(range_estimator_observer(options.weights_range_estimator));
+    for (const float alpha :
+         {options.smooth_quant_alphas.convolution, options.smooth_quant_alphas.matmul}) {
+      require(alpha <= 1.0F, error_kind::invalid_argument, "a SmoothQuant alpha of ", alpha,
+              "; it is at most 1, and negative for none");
+    }
+    if (options.mode != quantization_mode::int8) {
+      require_float8_options();
+    }
+  }
+
   /// Throws unsupported for options that NNCF has for integers only.
   void require_float8_options() const {
     const auto require_default = [&](bool is_default, const char* option) {
@@ -310,7 +406,8 @@ class quantizer {
   }
 
   /// The float model that quantizers are placed in, after SmoothQuant and channel alignment.
-  [[nodiscard]] model prepared(model m) {
+  /// With `smoothed`, what SmoothQuant has found in the samples goes there.
+  [[nodiscard]] model prepared(model m, std::vector<layer_magnitudes>* smoothed = nullptr) {
     graph::detail::require_not_quantized(m);
     require_known_opset(m);
     require_arity(m);
@@ -321,10 +418,19 @@ class quantizer {
     remove_unused(m);
     upgrade_opset(m, is_int8 ? 13 : 19);
     if (options_.model_type == model_type::transformer) {
-      smoother(m, options_.smooth_quant_alphas)
-          .run(samples_.samples(options_.subset_size), options_.executor);
+      smoother smoothing(m, options_.smooth_quant_alphas);
+      if (seen_ != nullptr) {
+        graph::detail::with_context(seen_->name_, [&] { smoothing.run(seen_->content_.smoothed); });
+      } else {
+        smoothing.run(samples_->samples(options_.subset_size), options_.executor);
+      }
+      if (smoothed != nullptr) {
+        *smoothed = smoothing.seen();
+      }
     }
     if (!options_.disable_channel_alignment) {
+      require(seen_ == nullptr && smoothed == nullptr, error_kind::unsupported,
+              "channel alignment looks at samples, which statistics do not hold");
       align(m);
     }
     return m;
@@ -334,7 +440,7 @@ class quantizer {
     const std::map<std::string, std::size_t> axes = alignment_values(m);
     if (!axes.empty()) {
       const channel_statistics seen =
-          observe_channels(m, samples_.samples(options_.subset_size), axes,
+          observe_channels(m, samples_->samples(options_.subset_size), axes,
                            channel_alignment_observer(), options_.executor);
       static_cast<void>(align_channels(m, channel_ranges(seen)));
     }
@@ -370,10 +476,15 @@ class quantizer {
             config, options_.batchwise_statistics};
   }
 
-  /// The parameters of all quantizers, from one pass over the samples. The pass shows all values
-  /// to `means` as well, unless that is null.
-  [[nodiscard]] std::vector<quantizer_parameters> parameters(const quantization& q,
-                                                             biased_means* means) const {
+  /// The ranges that an activation_observer has found.
+  [[nodiscard]] static std::vector<value_range> ranges_of(const observed_value& v) {
+    return of_tensor(v.name, [&] { return v.observer.target<activation_observer>()->ranges(); });
+  }
+
+  /// The ranges of activations, at the places of their quantizers, from one pass over the samples.
+  /// The pass shows all values to `means` as well, unless that is null.
+  [[nodiscard]] std::vector<std::vector<value_range>> ranges_in_samples(const quantization& q,
+                                                                        biased_means* means) const {
     std::vector<observed_value> observed;
     std::vector<std::size_t> numbers;
     for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
@@ -388,15 +499,44 @@ class quantizer {
       also = [means](const std::string& name, const tensor& value) { means->add(name, value); };
     }
     if (!observed.empty() || means != nullptr) {
-      calibrate(q.float_model, observed, samples_.samples(options_.subset_size), options_.executor,
+      calibrate(q.float_model, observed, samples_->samples(options_.subset_size), options_.executor,
                 also);
     }
     std::vector<std::vector<value_range>> ranges(q.quantizers.size());
     for (std::size_t k = 0; k < observed.size(); ++k) {
-      ranges[numbers[k]] = of_tensor(observed[k].name, [&] {
-        return observed[k].observer.target<activation_observer>()->ranges();
-      });
+      ranges[numbers[k]] = ranges_of(observed[k]);
     }
+    return ranges;
+  }
+
+  /// The same from statistics.
+  [[nodiscard]] std::vector<std::vector<value_range>> ranges_in_statistics(
+      const quantization& q, biased_means* means) const {
+    const collected_statistics& content = seen_->content_;
+    std::vector<std::vector<value_range>> ranges(q.quantizers.size());
+    for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+      const placed_quantizer& of = q.quantizers[k];
+      if (!of.weights_of) {
+        const auto found =
+            content.ranges.find({of.value, of.config.symmetric, of.config.per_channel});
+        require(found != content.ranges.end(), error_kind::invalid_argument, seen_->name_,
+                ": there is no range of '", of.value, "'",
+                of.config.per_channel ? " for each channel" : "",
+                "; it was collected for other places of quantizers");
+        ranges[k] = found->second;
+      }
+    }
+    if (means != nullptr) {
+      graph::detail::with_context(seen_->name_, [&] { means->take(content.means); });
+    }
+    return ranges;
+  }
+
+  /// The parameters of all quantizers. All values are shown to `means`, unless that is null.
+  [[nodiscard]] std::vector<quantizer_parameters> parameters(const quantization& q,
+                                                             biased_means* means) const {
+    std::vector<std::vector<value_range>> ranges =
+        seen_ != nullptr ? ranges_in_statistics(q, means) : ranges_in_samples(q, means);
     for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
       if (q.quantizers[k].weights_of) {
         ranges[k] = ranges_of_weights(q.float_model, q.quantizers[k]);
@@ -481,7 +621,7 @@ class quantizer {
       return;
     }
     const calibration_source samples =
-        samples_.samples((std::max)(options_.subset_size / 5, std::size_t{1}));
+        samples_->samples((std::max)(options_.subset_size / 5, std::size_t{1}));
     executor runner(q.float_model, options_.executor);
     while (const auto inputs = samples()) {
       static_cast<void>(runner.run(
@@ -491,7 +631,8 @@ class quantizer {
     q.biases_before = corrector.before();
   }
 
-  const dataset& samples_;
+  const dataset* samples_ = nullptr;  // one of these two is there
+  const statistics* seen_ = nullptr;
   const quantize_options& options_;
   bool has_channels_ = true;
   std::set<std::string> ignored_;  // first results of ignored nodes
@@ -514,6 +655,32 @@ class quantizer {
 [[nodiscard]] inline quantization quantize(model m, const dataset& samples,
                                            const quantize_options& options = {}) {
   return detail::quantizer(samples, options).run(std::move(m));
+}
+
+/// Runs a float model on samples and keeps what quantize() needs of them. The statistics are for
+/// this model, this estimator of ranges, these alphas of SmoothQuant and these places of
+/// quantizers. Other presets, modes, overflow fixes, estimators of weights and limits of bias
+/// correction can be tried with the same statistics. They have means for fast bias correction
+/// unless bias correction is disabled or the full one.
+///
+/// Throws unsupported for channel alignment, and what quantize() throws.
+[[nodiscard]] inline statistics collect_statistics(model m, const dataset& samples,
+                                                   const quantize_options& options = {}) {
+  statistics s;
+  s.content_ = detail::quantizer(samples, options).collect(std::move(m));
+  return s;
+}
+
+/// Quantizes a float model as quantize() with samples does, with the same result to the bit, but
+/// takes what samples show from statistics; `subset_size` has no effect.
+///
+/// Throws invalid_argument, naming the difference, if the statistics are for another model,
+/// release, estimator or SmoothQuant, if they lack the range of a value, or if they lack means for
+/// bias correction; unsupported for full bias correction and channel alignment, which look at
+/// samples; and what quantize() throws.
+[[nodiscard]] inline quantization quantize(model m, const statistics& seen,
+                                           const quantize_options& options = {}) {
+  return detail::quantizer(seen, options).run(std::move(m));
 }
 
 }  // namespace graph::nncf

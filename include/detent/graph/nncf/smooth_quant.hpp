@@ -55,6 +55,13 @@ struct smooth_quant_alphas {
 
 namespace detail {
 
+/// What SmoothQuant needs to know of a value that layers take.
+struct layer_magnitudes {
+  std::string value;              ///< Name of the value.
+  std::size_t rank = 0;           ///< Its number of dimensions; 0 if it was never seen.
+  std::vector<float> magnitudes;  ///< The largest magnitude of each channel over all samples.
+};
+
 /// Layers that share one vector of scales.
 struct smoothed_layers {
   std::string value;               ///< What they take.
@@ -76,6 +83,35 @@ class smoother {
       return;
     }
     observe(samples, options);
+    smooth_all();
+  }
+  /// Does the same with what seen() returned for an equal model and the same alphas. Throws
+  /// invalid_argument if it is for other layers.
+  void run(const std::vector<layer_magnitudes>& seen) {
+    find_layers();
+    require(seen.size() == groups_.size(), error_kind::invalid_argument, "magnitudes of ",
+            seen.size(), " values for SmoothQuant, expected ", groups_.size());
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      require(seen[i].value == groups_[i].value &&
+                  (seen[i].magnitudes.empty() || seen[i].rank >= (groups_[i].axis == -1 ? 1U : 2U)),
+              error_kind::invalid_argument, "magnitudes for SmoothQuant do not fit '",
+              groups_[i].value, "'");
+      groups_[i].rank = seen[i].rank;
+      groups_[i].magnitudes = seen[i].magnitudes;
+    }
+    smooth_all();
+  }
+  /// What run() has found in samples.
+  [[nodiscard]] std::vector<layer_magnitudes> seen() const {
+    std::vector<layer_magnitudes> all;
+    for (const smoothed_layers& group : groups_) {
+      all.push_back({group.value, group.rank, group.magnitudes});
+    }
+    return all;
+  }
+
+ private:
+  void smooth_all() {
     std::map<std::size_t, std::vector<node>> before;
     for (const smoothed_layers& group : groups_) {
       if (!group.magnitudes.empty()) {
@@ -92,7 +128,6 @@ class smoother {
     m_.nodes = std::move(nodes);
   }
 
- private:
   [[nodiscard]] float alpha_of(const node& n) const {
     return n.is("Conv") ? alphas_.convolution : alphas_.matmul;
   }

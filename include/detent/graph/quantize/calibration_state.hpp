@@ -15,8 +15,6 @@
 #define DETENT_GRAPH_QUANTIZE_CALIBRATION_STATE_HPP
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -439,12 +437,6 @@ class calibration_state {
   friend quantization static_quantization(model m, const calibration_state& state,
                                           const static_quantization_options& options);
 
-  /// The shortest text that stands for the number.
-  [[nodiscard]] static std::string text_of(double number) {
-    std::array<char, 32> text;
-    return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
-  }
-
   [[nodiscard]] static detail::state_origin origin_of(const model& m,
                                                       const static_quantization_options& options) {
     const observer_options& o = options.activations.observer;
@@ -460,7 +452,7 @@ class calibration_state {
         {"release of detent", detail::release_text()},
         {"approach", "static"},
         {"method", detent::detail::lower_case(options.method)},
-        {"percentile", o.percentile ? text_of(*o.percentile) : "the default"},
+        {"percentile", o.percentile ? detail::shortest_text(*o.percentile) : "the default"},
         {"type of activations", options.activations.type == element_type::s8 ? "s8" : "u8"},
         {"bits of activations", std::to_string(options.activations.bits)},
         {"symmetry of activations", options.activations.symmetric ? "symmetric" : "asymmetric"},

@@ -9,12 +9,14 @@
 //   u64 round, u64 samples of the first and of the second round, u64 checksum of the first round
 //   u64 number of shards, and the u64 fingerprint of each, ascending
 //
-// A text is u64 number of bytes, and the bytes. calibration_state.hpp and weight_only_state.hpp say
-// what follows.
+// A text is u64 number of bytes, and the bytes. calibration_state.hpp, weight_only_state.hpp and
+// nncf/statistics.hpp say what follows.
 #ifndef DETENT_GRAPH_QUANTIZE_STATE_FILE_HPP
 #define DETENT_GRAPH_QUANTIZE_STATE_FILE_HPP
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -99,6 +101,13 @@ inline void put_text(detent::detail::byte_writer& out, const std::string& text) 
   std::string text;
   in.get_array(in.get_size(in.rest()), text);
   return text;
+}
+
+/// The shortest text that stands for the number among those of its type.
+template <class Real>
+[[nodiscard]] std::string shortest_text(Real number) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
 /// The release of the library, MAJOR.MINOR.PATCH.
