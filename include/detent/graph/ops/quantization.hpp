@@ -246,6 +246,35 @@ inline void infer_dequantize(operator_context& c) {
   c.outputs[0].set_channels_last(keeps_order(c));
 }
 
+/// Whether scales are float32 and one of them is negative, as symmetric weights have it whose
+/// largest value stands at the lower end of their levels. ONNX defines DequantizeLinear for these,
+/// too.
+inline bool has_negative_scale(const tensor& scales) {
+  if (scales.type() != element_type::f32) {
+    return false;
+  }
+  const auto values = scales.data<float>();
+  return std::any_of(values.begin(), values.end(), [](float s) { return s < 0.0F; });
+}
+
+/// DequantizeLinear with scales of both signs: y = (q - zero_point) * scale, in float. Throws
+/// bad_file, naming the node, for a scale that is 0 or not finite.
+template <class Q>
+void dequantize_signed(const operator_context& c, const scale_layout& layout, std::span<const Q> q,
+                       std::span<float> y) {
+  const auto scales = c.inputs[1].data<float>();
+  for (const float s : scales) {
+    c.require(std::isfinite(s) && s != 0.0F, "scale ", s, " is 0 or not finite");
+  }
+  const std::vector<std::int32_t> zero_points = read_zero_points(c, 2, scales.size());
+  for_pieces(c, y.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t k = layout.scale_of(i);
+      y[i] = reference::dequantize(q[i], {scales[k], zero_points[k]});
+    }
+  });
+}
+
 inline void run_dequantize(operator_context& c) {
   const tensor q = c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate);
   const scale_layout layout(c, q.dims(), c.inputs[1]);
@@ -258,6 +287,10 @@ inline void run_dequantize(operator_context& c) {
     using integers =
         type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
     for_type(c, integers{}, unpacked_type(q.type()), [&]<class Q>() {
+      if (has_negative_scale(c.inputs[1])) {
+        dequantize_signed(c, layout, q.data<Q>(), std::span<float>(to, q.count()));
+        return;
+      }
       const auto from = layout.view<const Q>(q.data<Q>().data());
       layout.with_parameters(c, [&](const auto& p) {
         dequantize(from, layout.view<float>(to), p, {.parallel = *c.parallel});
