@@ -17,6 +17,8 @@ const std::map<std::string, text_lines>& all_examples() {
         "detent quantize digits.onnx -o dynamic.onnx --approach dynamic",
         "detent quantize digits.onnx -o nncf.onnx --pipeline nncf --preset mixed --calib "
         "calibration_images.npy",
+        "detent quantize digits.onnx -o int4.onnx --pipeline nncf --compress int4-sym "
+        "--group-size 16 --all-layers",
         "detent quantize digits.onnx -o trt.onnx --pipeline ppq --platform TRT_INT8 --calib "
         "calibration_images.npy --export trt-json=trt.json"}},
       {"observe",
@@ -66,6 +68,9 @@ void complete_help(CLI::App& app) {
   set_group(quantize, "NNCF (--pipeline nncf)",
             {"--mode", "--preset", "--model-type", "--target-device", "--ignore", "--smooth-quant",
              "--overflow-fix"});
+  set_group(quantize, "NNCF's compression of weights (--pipeline nncf --compress)",
+            {"--compress", "--ratio", "--group-size", "--group-size-fallback", "--sensitivity",
+             "--backup", "--all-layers", "--awq", "--scale-estimation"});
   for (CLI::App* command : app.get_subcommands(nullptr)) {
     std::string text;
     for (const std::string& example : examples_of(command->get_name())) {

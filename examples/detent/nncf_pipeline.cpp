@@ -62,7 +62,7 @@ nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
 
 }  // namespace
 
-nncf_flags::nncf_flags(CLI::App& command) {
+nncf_flags::nncf_flags(CLI::App& command) : compression_(command) {
   command
       .add_option("--mode", a_.mode,
                   "Levels: integers, or floats of 8 bits, which need opset 19 (pipeline nncf)")
@@ -105,6 +105,7 @@ nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
     }
   }
   nncf_arguments a = a_;
+  a.compression = compression_.arguments(given);
   if (given.count("smooth-quant") != 0 && a.model_type != "transformer") {
     throw usage_error("--smooth-quant needs --model-type transformer");
   }
@@ -122,7 +123,10 @@ nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
 
 void nncf_flags::require_none(const std::set<std::string>& given,
                               const std::string& pipeline) const {
-  for (const char* name : own_options) {
+  std::vector<std::string> names(own_options.begin(), own_options.end());
+  names.insert(names.end(), nncf_compression_flags::names().begin(),
+               nncf_compression_flags::names().end());
+  for (const std::string& name : names) {
     if (given.count(name) != 0) {
       throw usage_error("--pipeline " + pipeline + " has no --" + name);
     }
@@ -131,6 +135,9 @@ void nncf_flags::require_none(const std::set<std::string>& given,
 
 outcome quantize_by_nncf(const quantize_arguments& a, const graph::model& m,
                          const graph::calibration_source& samples) {
+  if (a.nncf->compression) {
+    return compress_by_nncf(a, m, samples);
+  }
   nncf::quantize_options options = nncf_options_of(*a.nncf);
   if (options.mode != nncf::quantization_mode::int8 && a.format == "qoperator") {
     throw usage_error("--mode " + a.nncf->mode + " has no --format qoperator");

@@ -13,6 +13,7 @@
 #include <detent/graph/quantize/calibration.hpp>
 
 #include "commands.hpp"
+#include "nncf_compression.hpp"
 #include "quantize_report.hpp"
 
 namespace detent_cli {
@@ -31,6 +32,7 @@ class nncf_flags {
   void require_none(const std::set<std::string>& given, const std::string& pipeline) const;
 
  private:
+  nncf_compression_flags compression_;
   nncf_arguments a_;
   std::vector<std::string> ignored_;
   std::vector<float> alpha_;

@@ -254,6 +254,9 @@ quantize_arguments quantize_options::arguments() {
     }
     throw;  // a file with a state
   }
+  if (a_.nncf && a_.nncf->compression) {
+    a_.needs_samples = reason_for_samples(*a_.nncf->compression);
+  }
   require_files();
   return std::move(a_);
 }

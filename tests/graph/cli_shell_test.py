@@ -104,7 +104,7 @@ class Shell(unittest.TestCase):
                 self.assertEqual((done.returncode, errors), (0, ""), example)
                 count += 1
         self.assertGreaterEqual(count, 12)
-        for name in ("int8.onnx", "dynamic.onnx", "nncf.onnx", "trt.onnx", "trt.json", "all.states", "trained.onnx", "outputs", "detent.bash", "detent.1"):
+        for name in ("int8.onnx", "dynamic.onnx", "nncf.onnx", "int4.onnx", "trt.onnx", "trt.json", "all.states", "trained.onnx", "outputs", "detent.bash", "detent.1"):
             self.assertTrue((self.folder / name).exists(), name)
         self.assertIn("act_quant_info", json.loads((self.folder / "trt.json").read_text()))
 
@@ -116,7 +116,8 @@ class Shell(unittest.TestCase):
         quantize = self.works("help", "quantize")
         headings = [line[:-1] for line in quantize.splitlines() if re.fullmatch(r"[A-Z].*:", line)]
         for heading in ("Files", "Samples", "What is made", "Static quantization", "Dynamic quantization",
-                        "Weight-only quantization", "NNCF (--pipeline nncf)", "PPQ (--pipeline ppq)"):
+                        "Weight-only quantization", "NNCF (--pipeline nncf)",
+                        "NNCF's compression of weights (--pipeline nncf --compress)", "PPQ (--pipeline ppq)"):
             self.assertIn(heading, headings)
         ppq = quantize.split("PPQ (--pipeline ppq):")[1]
         self.assertIn("--platform", ppq)

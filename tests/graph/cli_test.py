@@ -762,6 +762,39 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["--pipeline"], *self.quantize("--pipeline", "other"))
         self.wrong_usage(["--smooth-quant", "--model-type transformer"], *self.quantize("--pipeline", "nncf", "--smooth-quant"))
 
+    def test_nncf_compression(self):
+        out = self.folder / "out.onnx"
+        bare = ["quantize", MODEL, "-o", out, "--pipeline", "nncf"]
+        for mode in ("int8-asym", "int8-sym"):
+            self.assertIn("6 layers", self.works(*bare, "--compress", mode))
+        int4 = [*bare, "--compress", "int4-asym", "--group-size", 16, "--all-layers"]
+        self.assertIn("6 layers", self.works(*int4))
+        first = out.read_bytes()
+        self.assertIn(b"MatMulNBits", first)
+        self.assertIn("1 layers", self.works(*int4, "--backup", "none"))
+        self.assertIn("5 layers", self.works(*int4, "--ignore", "type:Gemm"))
+        # The only layer that may have 4 bits is all of what the ratio divides.
+        self.works(*int4, "--ratio", "0.5")
+        self.assertNotIn(b"MatMulNBits", out.read_bytes())
+        self.works(*int4, "--ratio", "0.5", "--sensitivity", "mean-activation-variance", "--calib", CALIBRATION)
+        self.assertNotIn(b"MatMulNBits", out.read_bytes())
+        self.works(*int4, "--scale-estimation", "--calib", CALIBRATION)
+        self.assertNotEqual(first, out.read_bytes())
+        self.works(*int4, "--awq")
+        config = self.write("compress.yaml", b"pipeline: nncf\ncompress: int4-asym\ngroup-size: 16\nall-layers: true\n")
+        self.works("quantize", MODEL, "-o", out, "--config", config)
+        self.assertTrue(first == out.read_bytes())
+        self.fails(["group size 48", "64 inputs"], *bare, "--compress", "int4-sym", "--all-layers", "--group-size", 48)
+        self.fails(["int8_asym", "ratio"], *bare, "--compress", "int8-asym", "--ratio", "0.5")
+        self.fails(["int8_asym", "dataset"], *bare, "--compress", "int8-asym", "--calib", CALIBRATION)
+        self.wrong_usage(["--sensitivity max-activation-variance", "--calib"],
+                         *int4, "--ratio", "0.5", "--sensitivity", "max-activation-variance")
+        self.wrong_usage(["--scale-estimation", "--calib"], *int4, "--scale-estimation")
+        self.wrong_usage(["--ratio", "--compress"], *bare, "--ratio", "0.5")
+        self.wrong_usage(["--compress", "--preset"], *int4, "--preset", "mixed")
+        self.wrong_usage(["--pipeline auto", "--compress"], "quantize", MODEL, "-o", out, "--compress", "int8-asym")
+        self.wrong_usage(["--compress", "nf4"], *bare, "--compress", "nf4")
+
     def test_methods(self):
         out = self.folder / "out.onnx"
         refused = self.detent(*self.quantize("--method", "nothing"))
