@@ -105,7 +105,7 @@ def cases():
                     for ratio in (0.6, 1.0):
                         yield make, opset, {**base, "all_layers": True, "ratio": ratio}
                     yield make, opset, {**base, "all_layers": True, "ratio": 0.7, "sensitivity_metric": METRICS[1]}
-    for make in (transformer, mixed):
+    for make in (transformer, mixed, gated):
         for mode in ("int4-asym", "int4-sym"):
             base = {"mode": mode, "group_size": 32}
             yield make, 21, {**base, "awq": True}

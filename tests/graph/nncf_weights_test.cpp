@@ -527,6 +527,57 @@ TEST_CASE("awq: activation, Mul, layer; not where something else takes the value
   CHECK(!scaled(false, false, "Tanh"));
 }
 
+TEST_CASE("awq: behind a Mul of another layer, the weights of that layer are divided") {
+  for (const bool is_turned : {false, true}) {
+    for (const bool has_bias : {false, true}) {
+      CAPTURE(is_turned);
+      CAPTURE(has_bias);
+      random_source r(14);
+      model_builder b(21);
+      const std::string x = b.input("x", {4, 32});
+      const auto layer = [&](const std::string& input, const std::string& name) {
+        std::vector<std::string> inputs = {
+            input, b.constant(name, random_floats(r, {32, 32}, -1.0F, 1.0F))};
+        if (has_bias) {
+          inputs.push_back(b.constant(name + "_bias", random_floats(r, {32}, -1.0F, 1.0F)));
+        }
+        return b.add("Gemm", inputs, {{"transB", number(is_turned ? 1 : 0)}});
+      };
+      const std::string up = layer(x, "up");
+      const std::string y = b.add("Mul", {b.add("Tanh", {x}), up});
+      b.output(layer(y, "down"));
+      options o = int4(mode::int4_asym, 16);
+      o.awq = true;
+      o.ignored_scope.names = {"Gemm_0"};  // its weights are divided nevertheless
+      const graph::model m = nncf::compress_weights(b.get(), o).result;
+      CHECK(count(m, "Mul") == (has_bias ? 2U : 1U));
+      const tensor& before = b.get().initializers.at("up");
+      const bool is_kept = values_of<float>(m.initializers.at("up")) == values_of<float>(before);
+      CHECK(is_kept == has_bias);
+      check_close(b.get(), m, 0.25);
+      // With large samples, the scales keep the results of the divided layer in the range of
+      // float16, as NNCF estimates them: the mean weight of an output, times the largest input,
+      // times 32.
+      o.ignored_scope.names.clear();
+      o.awq_params.percent_to_apply = 1.0;
+      const std::vector<float> large(4 * 32, 1e4F);
+      const std::vector<tensors> samples = {{{"x", floats({4, 32}, large)}}};
+      o.dataset = nncf::dataset(samples);
+      const graph::model limited = nncf::compress_weights(b.get(), o).result;
+      const auto up_weights = value_of(limited, "up_dequantized", samples[0]);
+      double largest = 0.0;
+      for (std::size_t n = 0; n < 32; ++n) {
+        double sum = 0.0;
+        for (std::size_t k = 0; k < 32; ++k) {
+          sum += std::abs(up_weights[is_turned ? n * 32 + k : k * 32 + n]);
+        }
+        largest = (std::max)(largest, sum * 1e4);
+      }
+      CHECK((largest < 1.2 * 0.25 * 65504.0) == !has_bias);
+    }
+  }
+}
+
 /// A layer behind Relu with one group, and samples of one row in which one input is far larger than
 /// the others.
 struct layer_with_outlier {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // NNCF's modified AWQ: the inputs of a layer that follow an activation function are divided by
-// scales, one for each input, and its weights multiplied by them, so that the weights lose less.
+// scales, one for each input, and its weights multiplied by them, so that the weights lose less. A
+// layer behind a Mul of what another layer makes, as in a feed-forward part with a gate, divides
+// the weights of that other layer.
 //
 // Without samples, the scale of an input is 1 / max(mean |w|, 2^-23) over its weights.
 //
@@ -11,7 +13,9 @@
 //   scale = m^alpha,  alpha = alpha_min + k (alpha_max - alpha_min) / steps,  k = 0 .. steps - 1
 //
 // where alpha makes the mean of |v X / scale - w X| over outputs and samples least. v: w * scale as
-// its range rounds it. The scale is 1 where none of them is better than the largest |w X|.
+// its range rounds it. The scale is 1 where none of them is better than the largest |w X|. Where
+// the weights of another layer are divided, scales do not let its results exceed a quarter of what
+// float16 holds.
 //
 // Sums are computed in double here and in float32 by NNCF: scales agree to about six digits, unless
 // two alphas are so close that rounding decides.
@@ -42,15 +46,16 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf::detail {
 
-/// Where the inputs of a layer can be scaled: a value that an activation function makes, and the
-/// node that takes it, which is the layer or a Mul before it.
+/// Where the inputs of a layer can be scaled: a value, and the node that takes it, which is the
+/// layer or a Mul before it.
 struct scaling_place {
   std::string value;
   std::size_t user = 0;
 };
 
-/// The place before a layer whose input is `input`: an activation function, perhaps a Mul, and the
-/// layer, none of whose values anything else takes. Nothing if there is none.
+/// The place before a layer whose input is `input`: behind a MatMul or Gemm, as the layer is, and
+/// before a Mul; else behind an activation function, perhaps before a Mul. Nothing else takes the
+/// values in between. Nothing if there is no such place.
 [[nodiscard]] inline std::optional<scaling_place> scaling_place_before(const model& m,
                                                                        const links& l,
                                                                        std::size_t layer,
@@ -60,23 +65,30 @@ struct scaling_place {
     const bool is_alone = l.consumers(value).size() == 1 && !l.is_output(value);
     return i == links::none || !is_alone ? nullptr : &m.nodes[i];
   };
-  const auto is_activation = [&](const node* n) {
+  const auto is_activation = [&](const std::string& value) {
+    const node* n = maker_of(value);
     return n != nullptr && is_among(operator_kind(m, l, *n),
                                     {"Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "PRelu",
                                      "Sigmoid", "HardSigmoid", "HardSwish", "Selu"});
   };
-  const node* const maker = maker_of(input);
-  if (is_activation(maker)) {
+  const auto is_product = [&](const std::string& value) {
+    const node* n = maker_of(value);
+    return n != nullptr && n->is(m.nodes[layer].op_type);
+  };
+  if (is_activation(input)) {
     return scaling_place{input, layer};
   }
-  if (maker != nullptr && maker->is("Mul")) {
-    for (const std::string& value : maker->inputs) {
-      if (is_activation(maker_of(value))) {
-        return scaling_place{value, l.producer(input)};
-      }
-    }
+  const node* const maker = maker_of(input);
+  if (maker == nullptr || !maker->is("Mul")) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  auto found = std::find_if(maker->inputs.begin(), maker->inputs.end(), is_product);
+  if (found == maker->inputs.end()) {
+    found = std::find_if(maker->inputs.begin(), maker->inputs.end(), is_activation);
+  }
+  return found == maker->inputs.end()
+             ? std::nullopt
+             : std::optional<scaling_place>(scaling_place{*found, l.producer(input)});
 }
 
 /// The weights of a layer with K inputs and N outputs, as a matrix.
@@ -106,14 +118,37 @@ struct weight_rows {
   return scales;
 }
 
+/// The least scales of the inputs of a layer that let no result of the layer before, whose weights
+/// they divide, exceed a quarter of the largest float16, as NNCF estimates the results: the mean
+/// |w| of the output times the largest magnitude of the inputs times `size`.
+[[nodiscard]] inline std::vector<float> least_scales(const weight_rows& before,
+                                                     const layer_input_samples& inputs,
+                                                     std::size_t size) {
+  constexpr double limit = 0.25 * 65504.0;
+  const std::vector<float> magnitudes = inputs.magnitudes();
+  const double largest = *std::max_element(magnitudes.begin(), magnitudes.end());
+  std::vector<float> least(before.outputs());
+  for (std::size_t n = 0; n < least.size(); ++n) {
+    double sum = 0.0;
+    for (std::size_t k = 0; k < before.inputs(); ++k) {
+      sum += std::abs(before.at(n, k));
+    }
+    least[n] = static_cast<float>(sum / static_cast<double>(before.inputs()) * largest *
+                                  static_cast<double>(size) / limit);
+  }
+  return least;
+}
+
 /// Finds the scales of the inputs of one layer by samples.
 class activation_aware_scaler {
  public:
+  /// `least` bounds the scales from below; empty for no bounds.
   activation_aware_scaler(const weight_rows& w, integer_mode mode, const awq_params& params,
-                          const layer_input_samples& inputs)
+                          const layer_input_samples& inputs, std::span<const float> least)
       : w_(w),
         mode_(mode),
         params_(params),
+        least_scales_(least),
         magnitudes_(inputs.magnitudes()),
         samples_(inputs.means(params.subset_size)) {}
 
@@ -182,6 +217,9 @@ class activation_aware_scaler {
     for (std::size_t step = 0; step < params_.steps; ++step) {
       std::transform(magnitudes.begin(), magnitudes.end(), scales.begin(),
                      [&](float m) { return std::pow(m, static_cast<float>(alpha)); });
+      for (std::size_t k = 0; k < size && !least_scales_.empty(); ++k) {
+        scales[k] = (std::max)(scales[k], least_scales_[first + k]);
+      }
       const double e = error(weights, scales, exact, first);
       if (e < least) {
         least = e;
@@ -236,6 +274,7 @@ class activation_aware_scaler {
   weight_rows w_;
   integer_mode mode_;
   const awq_params& params_;
+  std::span<const float> least_scales_;
   std::vector<float> magnitudes_;
   std::vector<std::vector<float>> samples_;
 };

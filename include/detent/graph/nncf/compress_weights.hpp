@@ -325,12 +325,13 @@ class weight_compressor {
     std::set<std::string> names;
     std::map<std::string, layer_input_samples> seen;
     for (const std::size_t i : primary_) {
-      const weighted_layer& layer = constants_[i].layer;
-      if (ranks_by_samples() && layer.kind == layer_kind::product) {
-        names.insert(input_of(layer));
+      if (ranks_by_samples() && constants_[i].layer.kind == layer_kind::product) {
+        names.insert(input_of(constants_[i].layer));
       }
-      if (scales_by_samples() && multiplies_rows(layer)) {
-        seen[input_of(layer)] = {};
+    }
+    for (const constant& c : constants_) {
+      if (scales_by_samples() && multiplies_rows(c.layer)) {
+        seen[input_of(c.layer)] = {};
       }
     }
     scores_.emplace(metric(), names);
@@ -353,10 +354,10 @@ class weight_compressor {
         }
       }));
     }
-    for (const std::size_t i : primary_) {
-      const auto found = seen.find(input_of(constants_[i].layer));
-      if (found != seen.end() && multiplies_rows(constants_[i].layer)) {
-        constants_[i].inputs = found->second;
+    for (constant& c : constants_) {
+      const auto found = multiplies_rows(c.layer) ? seen.find(input_of(c.layer)) : seen.end();
+      if (found != seen.end()) {
+        c.inputs = found->second;
       }
     }
   }
@@ -365,9 +366,10 @@ class weight_compressor {
     return groups_of(c.layer, weights_of(c).dims(), c.format->group_size);
   }
 
-  /// Scales the inputs of layers with 4 bits that follow an activation function, and their weights.
+  /// Scales the inputs of layers with 4 bits where that is possible, and their weights.
   void scale_activations() {
     graph_writer names(m_);
+    std::vector<std::pair<constant*, std::vector<float>>> scaled;
     for (constant& c : constants_) {
       const links l(m_);
       if (!c.format || has_8_bits(c.format->mode) || !multiplies_rows(c.layer) ||
@@ -378,34 +380,78 @@ class weight_compressor {
       if (!place) {
         continue;
       }
-      const weight_groups groups = groups_of_format(c);
-      const weight_rows rows{elements_of(c), groups};
-      const bool by_samples = options_.awq_params.prefer_data_aware_scaling && !c.inputs.is_empty();
-      std::vector<float> scales =
-          by_samples
-              ? activation_aware_scaler(rows, c.format->integers(), options_.awq_params, c.inputs)
-                    .run()
-              : scales_of_weights(rows);
-      tensor scaled = tensor::of<float>(element_type::f32, weights_of(c).dims(), rows.weights);
-      const auto elements = scaled.mutable_data<float>();
-      for (std::size_t i = 0; i < elements.size(); ++i) {
-        elements[i] *= scales[i / groups.inner % groups.middle];
-      }
+      const std::size_t maker = l.producer(place->value);
+      const auto before = dividable_layer(l, maker, c);
+      std::vector<float> scales = input_scales(c, before);
+      multiply_weights(c.layer, *c.layer.reduced_axis, scales);
       for (float& s : scales) {
         s = 1.0F / s;
       }
-      m_.initializers[c.layer.weights] = std::move(scaled);
-      if (!c.inputs.is_empty()) {
-        c.inputs.scale(scales);
+      if (before) {
+        multiply_weights(*before, before->channel_axis, scales);
+      } else {
+        insert_scaling(*place, name_or_output(m_.nodes[maker]), scales, names);
       }
-      insert_scaling(*place, name_or_output(m_.nodes[l.producer(place->value)]), scales, names);
+      scaled.emplace_back(&c, std::move(scales));
+    }
+    for (auto& [c, factors] : scaled) {
+      c->inputs.scale(factors);
     }
   }
 
-  /// Inserts a Mul behind an activation function, which `activation` names.
-  void insert_scaling(const scaling_place& place, const std::string& activation,
+  /// The layer that a node is, if its weights can be divided in place of the inputs of `c`: they
+  /// have the same order, nothing else uses them, and nothing is added.
+  [[nodiscard]] std::optional<weighted_layer> dividable_layer(const links& l, std::size_t i,
+                                                              const constant& c) const {
+    const node& n = m_.nodes[i];
+    auto layer = weighted_layer_of(m_, l, i);
+    const bool fits = layer && layer->is_supported && multiplies_rows(*layer) &&
+                      layer->reduced_axis == c.layer.reduced_axis &&
+                      l.consumers(layer->weights).size() == 1 &&
+                      m_.initializer(layer->weights)->dim(layer->channel_axis) ==
+                          weights_of(c).dim(*c.layer.reduced_axis) &&
+                      (n.inputs.size() < 3 || n.inputs[2].empty());
+    return fits ? layer : std::nullopt;
+  }
+
+  /// The scales of the inputs of a layer. `before` is the layer whose weights they divide, if any.
+  [[nodiscard]] std::vector<float> input_scales(const constant& c,
+                                                const std::optional<weighted_layer>& before) const {
+    const weight_groups groups = groups_of_format(c);
+    const weight_rows rows{elements_of(c), groups};
+    if (!options_.awq_params.prefer_data_aware_scaling || c.inputs.is_empty()) {
+      return scales_of_weights(rows);
+    }
+    std::vector<float> least;
+    const auto known = std::find_if(constants_.begin(), constants_.end(), [&](const constant& k) {
+      return before && k.layer.weights == before->weights && !k.inputs.is_empty();
+    });
+    if (known != constants_.end()) {
+      const weight_groups whole = groups_of(*before, weights_of(*known).dims(), 0);
+      least = least_scales({elements_of(*known), whole}, known->inputs,
+                           static_cast<std::size_t>(weights_of(*known).dims().back()));
+    }
+    return activation_aware_scaler(rows, c.format->integers(), options_.awq_params, c.inputs, least)
+        .run();
+  }
+
+  /// Multiplies the weights of a layer by a factor for each index of an axis.
+  void multiply_weights(const weighted_layer& layer, std::size_t axis,
+                        std::span<const float> factors) {
+    tensor& w = m_.initializers.at(layer.weights);
+    const std::size_t inner = axis == 0 ? static_cast<std::size_t>(w.dim(1)) : 1;
+    tensor scaled = tensor::of<float>(element_type::f32, w.dims(), w.data<float>());
+    const auto elements = scaled.mutable_data<float>();
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      elements[i] *= factors[i / inner % factors.size()];
+    }
+    w = std::move(scaled);
+  }
+
+  /// Inserts a Mul behind the node that `maker` names.
+  void insert_scaling(const scaling_place& place, const std::string& maker,
                       const std::vector<float>& factors, graph_writer& names) {
-    const std::string base = activation + "/awq_mul";
+    const std::string base = maker + "/awq_mul";
     const std::string output = names.fresh(base + "_output");
     std::vector<std::string>& inputs = m_.nodes[place.user].inputs;
     std::replace(inputs.begin(), inputs.end(), place.value, output);

@@ -158,8 +158,9 @@ struct compress_weights_options {
   /// The precision of the other weights: those that `ratio` leaves, convolutions, and, without
   /// `all_layers`, embeddings and the last layer. By default int8_asym.
   std::optional<nncf::backup_mode> backup_mode = {};
-  /// Whether the inputs of layers with 4 bits that follow an activation function are scaled so that
-  /// the weights lose less (activation_aware_scaling.hpp); with samples if there is a dataset.
+  /// Whether the inputs of layers with 4 bits that follow an activation function, or a Mul of what
+  /// another layer makes, are scaled so that the weights lose less (activation_aware_scaling.hpp);
+  /// with samples if there is a dataset.
   bool awq = false;
   /// Options of awq.
   nncf::awq_params awq_params = {};
