@@ -18495,6 +18495,19 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
+/// The number of rows of a task: `most`, or with threads fewer, so that two or four threads have
+/// equal shares of all `rows`; then at least `least`, which is at most `most`.
+[[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
+                                                    std::size_t most,
+                                                    const parallel_for& parallel) noexcept {
+  if (!parallel || rows == 0) {
+    return most;
+  }
+  constexpr std::size_t threads = 4;
+  const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
+  return (std::max)(least, (rows + tasks - 1) / tasks);
+}
+
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
 template <class Body>
 void for_row_blocks(std::size_t rows, std::size_t block, const parallel_for& parallel,
@@ -21142,6 +21155,9 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
+/// Fewer pixels than this are not worth a task.
+inline constexpr std::size_t least_rows_per_task = 24;
+
 /// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
 /// the next.
 inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
@@ -21163,23 +21179,26 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
-    const std::size_t block = block_of_output(wanted, output);
-    for_row_blocks(w.batch * w.in_height * w.in_width, block, parallel,
-                   [&](std::size_t first, std::size_t count) {
-                     const input_pixels<T> in(images, first, count);
-                     const output_block<Out> out(output, first, count);
-                     for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
-                     }
-                     out.store();
-                   });
+    const std::size_t pixels = w.batch * w.in_height * w.in_width;
+    const std::size_t block =
+        rows_of_even_tasks(pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
+    for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {
+      const input_pixels<T> in(images, first, count);
+      const output_block<Out> out(output, first, count);
+      for (std::size_t group = 0; group < f.groups; ++group) {
+        product(in.data() + group * f.group_in(), f.in_channels, group, out);
+      }
+      out.store();
+    });
     return;
   }
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
-  const std::size_t block = block_of_output(pixels_per_block(depth * sizeof(T)), output);
+  const std::size_t block =
+      rows_of_even_tasks(reader.pixels(), least_rows_per_task,
+                         block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
         std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
@@ -21198,10 +21217,11 @@ template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                           std::size_t row, const convolution_output<Out>& output,
                           const parallel_for& parallel, const Product& product) {
-  const std::size_t block = block_of_output(4 * rows_per_task, output);
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
+  const std::size_t block = rows_of_even_tasks(
+      reader.pixels(), least_rows_per_task, block_of_output(4 * rows_per_task, output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
@@ -21681,7 +21701,8 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   constexpr std::size_t bytes_per_task = 48 * 1024;
   const std::size_t pixels_per_task = (std::min)(
       (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
-  const std::size_t pairs_of_task = (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1);
+  const std::size_t pairs_of_task = rows_of_even_tasks(
+      all_pairs, 1, (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
   const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
   // The first pixel of two output lines, counted through the batch.
   const auto pixel_of = [&](std::size_t pair) {
@@ -21744,7 +21765,8 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = (std::max<std::size_t>)(pixels_per_task / out_width, 1);
+  const std::size_t rows_of_task = rows_of_even_tasks(
+      rows, 1, (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;
@@ -34919,6 +34941,7 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 // ---- detent/base/uint64_pair.hpp ----
@@ -35799,29 +35822,34 @@ class assignment_search {
   }
 
   void take_one_by_one() {
-    if (live_.empty()) {
-      return;
-    }
-    collect();
     std::stable_sort(live_.begin(), live_.end(),
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
-    for (const live_part& p : live_) {
-      if (!(p.bound > threshold())) {
-        break;
+    // The first parts often have a gain that leaves no others; and steps take memory.
+    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
+    std::uint64_t room = most_steps / 8;
+    for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
+      std::uint64_t steps = first->inside.count();
+      auto last = first + 1;
+      while (last != live_.end() && steps + last->inside.count() <= room) {
+        steps += last->inside.count();
+        ++last;
       }
-      take(p);
+      collect(std::span<const live_part>(first, last));
+      for (; first != last && first->bound > threshold(); ++first) {
+        take(*first);
+      }
+      first = last;
+      room = most_steps;
     }
   }
 
-  /// Lists the steps of all parts that are left, part by part.
-  void collect() {
+  /// Lists the steps of some of the parts that are left, part by part.
+  void collect(std::span<const live_part> parts) {
     std::size_t first = parts_;
     std::size_t last = 0;
     level_caps caps{0, 0};
     first_of_part_.assign(parts_ + 1, 0);
-    std::uint64_t count = 0;
-    for (const live_part& p : live_) {
-      count += p.inside.count();
+    for (const live_part& p : parts) {
       const level_caps own = tasks_[p.task].caps;
       caps = {(std::max)(caps.negative, own.negative), (std::max)(caps.positive, own.positive)};
       first = (std::min)(first, p.part);
@@ -35831,8 +35859,8 @@ class assignment_search {
     // From a little before the first part to a little behind the last one.
     const double from = (std::max)(from_, end_of_part(first) - 0.01 * length_);
     const double to = (std::min)(to_, end_of_part(last + 1) + 0.01 * length_);
-    std::vector<step> steps;
-    steps.reserve(count);
+    std::vector<step>& steps = collected_;
+    steps.clear();
     for_each_element(
         caps, to, [&](const element& e, std::size_t side, std::uint32_t level, std::uint32_t end) {
           const std::uint32_t skipped =
@@ -35948,8 +35976,9 @@ class assignment_search {
   std::vector<double> b_;           // the same as doubles
   std::vector<double> c_;
   std::vector<live_part> live_;
-  std::vector<task> hulls_;  // of groups: the intervals of parts that are left
-  std::vector<step> steps_;  // those of the parts that are left
+  std::vector<task> hulls_;      // of groups: the intervals of parts that are left
+  std::vector<step> collected_;  // those of some parts, in the order of the elements
+  std::vector<step> steps_;      // the same, part by part
   std::vector<std::size_t> first_of_part_;
   std::vector<step> sorted_;  // those of one part, in the order in which they are taken
 };
@@ -45190,19 +45219,9 @@ class gram_observer {
     detail::require_matrix(x, "gram_observer");
     require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
             " features after ", size_);
-    const auto value = [&](std::size_t r, std::size_t c) {
-      // Exact: for codes both are small integers, for floats the zero point is 0.
-      return static_cast<float>(x(r, c)) - static_cast<float>(zero_point);
-    };
     std::map<int, std::vector<std::size_t>> rows_of;  // by bin
     for (std::size_t r = 0; r < x.rows; ++r) {
-      float largest = 0.0F;
-      for (std::size_t c = 0; c < size_; ++c) {
-        const float one = std::fabs(value(r, c));
-        require(std::isfinite(one), error_kind::invalid_argument,
-                "gram_observer: the value at row ", r, ", column ", c, " is ", value(r, c));
-        largest = one > largest ? one : largest;
-      }
+      const float largest = largest_magnitude(x, r, zero_point);
       if (largest > 0.0F) {
         const int exponent = std::ilogb(largest);
         const int bin = exponent >= 0 ? exponent / bits_per_bin
@@ -45221,18 +45240,57 @@ class gram_observer {
         const std::size_t n = (std::min)(block_rows, rows.size() - first);
         const double factor = std::ldexp(1.0, -unit(bin));  // exact, and so is what it multiplies
         for (std::size_t r = 0; r < n; ++r) {
-          for (std::size_t c = 0; c < size_; ++c) {
-            const double k =
-                reference::round_half_even(static_cast<double>(value(rows[first + r], c)) * factor);
-            block[r * size_ + c] = k;
-            sums->magnitudes[c] += static_cast<std::int64_t>(std::fabs(k));
-          }
+          take_row(x, rows[first + r], zero_point, factor, block.data() + r * size_,
+                   sums->magnitudes.data());
         }
         add_products(*sums, block.data(), n, parallel);
       }
     }
     forget_small_bins();
     count_ += x.rows;
+  }
+
+  /// The largest magnitude in row r. Throws invalid_argument if a value is NaN or infinite.
+  template <class T>
+  [[nodiscard]] float largest_magnitude(matrix_view<const T> x, std::size_t r,
+                                        [[maybe_unused]] std::int32_t zero_point) const {
+    if constexpr (std::is_same_v<T, float>) {
+      float largest = 0.0F;
+      for (std::size_t c = 0; c < size_; ++c) {
+        const float one = std::fabs(x(r, c));
+        require(std::isfinite(one), error_kind::invalid_argument,
+                "gram_observer: the value at row ", r, ", column ", c, " is ", x(r, c));
+        largest = (std::max)(largest, one);
+      }
+      return largest;
+    } else {
+      std::int32_t largest = 0;
+      for (std::size_t c = 0; c < size_; ++c) {
+        const std::int32_t k = x(r, c) - zero_point;
+        largest = (std::max)(largest, k < 0 ? -k : k);
+      }
+      return static_cast<float>(largest);
+    }
+  }
+
+  /// Writes row r in units of its bin to `out`, and adds the magnitudes of that to `magnitudes`.
+  template <class T>
+  void take_row(matrix_view<const T> x, std::size_t r, [[maybe_unused]] std::int32_t zero_point,
+                double factor, double* out, std::int64_t* magnitudes) const {
+    if constexpr (std::is_same_v<T, float>) {
+      for (std::size_t c = 0; c < size_; ++c) {
+        out[c] = reference::round_half_even(static_cast<double>(x(r, c)) * factor);
+        magnitudes[c] += static_cast<std::int64_t>(std::fabs(out[c]));
+      }
+    } else {
+      // Nothing is rounded: a code has at most 9 bits, and a unit is at most 2^-12.
+      const auto units = static_cast<std::int64_t>(factor);
+      for (std::size_t c = 0; c < size_; ++c) {
+        const std::int32_t k = x(r, c) - zero_point;
+        out[c] = static_cast<double>(k) * factor;
+        magnitudes[c] += units * (k < 0 ? -k : k);
+      }
+    }
   }
 
   /// sums += block^T block, of so few rows that sums of their products are exact.

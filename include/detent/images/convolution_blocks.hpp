@@ -211,26 +211,25 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
     const std::size_t pixels = w.batch * w.in_height * w.in_width;
-    const std::size_t block = rows_of_even_tasks(
-        pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
-    for_row_blocks(pixels, block, parallel,
-                   [&](std::size_t first, std::size_t count) {
-                     const input_pixels<T> in(images, first, count);
-                     const output_block<Out> out(output, first, count);
-                     for (std::size_t group = 0; group < f.groups; ++group) {
-                       product(in.data() + group * f.group_in(), f.in_channels, group, out);
-                     }
-                     out.store();
-                   });
+    const std::size_t block =
+        rows_of_even_tasks(pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
+    for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {
+      const input_pixels<T> in(images, first, count);
+      const output_block<Out> out(output, first, count);
+      for (std::size_t group = 0; group < f.groups; ++group) {
+        product(in.data() + group * f.group_in(), f.in_channels, group, out);
+      }
+      out.store();
+    });
     return;
   }
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
-  const std::size_t block = rows_of_even_tasks(
-      reader.pixels(), least_rows_per_task,
-      block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
+  const std::size_t block =
+      rows_of_even_tasks(reader.pixels(), least_rows_per_task,
+                         block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
         std::make_unique_for_overwrite<T[]>(count * depth + pixel_reader<T>::gather_slack);
