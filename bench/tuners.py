@@ -246,9 +246,9 @@ def texts(option):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--theirs", help=argparse.SUPPRESS)
-    parser.add_argument("--detent")
-    parser.add_argument("--digits", type=pathlib.Path)
-    parser.add_argument("--shared", type=pathlib.Path)
+    parser.add_argument("--detent", type=os.path.abspath)
+    parser.add_argument("--digits", type=lambda text: pathlib.Path(text).resolve())
+    parser.add_argument("--shared", type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--memory", type=int, default=4)
