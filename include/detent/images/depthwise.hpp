@@ -25,6 +25,7 @@
 #include <detent/kernels/panels.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
+#include <detent/products/product_parts.hpp>
 #include <detent/products/wide_sums.hpp>
 #include <detent/window.hpp>
 
