@@ -85,7 +85,7 @@ DETENT_C_API detent_status detent_model_output(const detent_model* model, size_t
 /** A dense row-major tensor. 4-bit types have two elements to a byte, as in c_api.h. */
 typedef struct detent_tensor {
   size_t size;          /**< Size of the structure in bytes, set by the _init function. */
-  detent_type type;     /**< Type of the elements; all but the 8-bit floats. */
+  detent_type type;     /**< Type of the elements. */
   size_t rank;          /**< Number of dimensions; 0 for a single value. */
   const int64_t* shape; /**< Extents, none negative; may be null if rank is 0. */
   const void* data;     /**< The elements; may be null if there are none. */

@@ -868,7 +868,7 @@ TEST_CASE("onnx: tensors that lie about themselves") {
   reject(element_type::s4, {5}, twelve_bytes, {"weights", "3", "12"});
   reject(element_type::f32, {2}, [](fields& w) { w.add_int32(5, 1); }, {"weights", "2", "0"});
   reject(element_type::s4, {5}, [](fields& w) { w.add_int32(5, 1); }, {"weights", "3", "1"});
-  reject(static_cast<element_type>(17), {12}, twelve_bytes, {"weights", "17"},
+  reject(static_cast<element_type>(18), {12}, twelve_bytes, {"weights", "18"},
          error_kind::unsupported);
   reject(static_cast<element_type>(99), {12}, twelve_bytes, {"weights", "99"},
          error_kind::unsupported);

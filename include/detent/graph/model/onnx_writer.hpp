@@ -31,10 +31,37 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// Writes the fields of a message, as protozero::pbf_builder, whose constructor for a message
+/// inside another one is noexcept although it may need memory. Here that memory is there before.
+template <class Field>
+class message_builder : public protozero::pbf_builder<Field> {
+ public:
+  explicit message_builder(std::string& bytes)
+      : protozero::pbf_builder<Field>(bytes), bytes_(&bytes) {}
+  /// The message in `field` of `parent`. Throws std::bad_alloc.
+  template <class Parent>
+  message_builder(message_builder<Parent>& parent, Parent field)
+      : protozero::pbf_builder<Field>(parent.with_room(), field), bytes_(parent.bytes_) {}
+
+ private:
+  template <class>
+  friend class message_builder;
+
+  message_builder& with_room() {
+    constexpr std::size_t tag_and_length = 32;  // more than both have
+    if (bytes_->capacity() - bytes_->size() < tag_and_length) {
+      bytes_->reserve(2 * bytes_->size() + tag_and_length);
+    }
+    return *this;
+  }
+
+  std::string* bytes_;
+};
+
 /// Adds the declaration of a value to a GraphProto.
-inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::graph_field field,
+inline void write_value(message_builder<onnx::graph_field>& g, onnx::graph_field field,
                         const value_info& v) {
-  protozero::pbf_builder<onnx::value_field> value(g, field);
+  message_builder<onnx::value_field> value(g, field);
   value.add_string(onnx::value_field::name, v.name);
   if (!v.other_type.empty()) {
     value.add_message(onnx::value_field::type, v.other_type);
@@ -43,8 +70,8 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   if (v.type == element_type::undefined) {
     return;
   }
-  protozero::pbf_builder<onnx::type_field> type(value, onnx::value_field::type);
-  protozero::pbf_builder<onnx::tensor_type_field> t(type, onnx::type_field::tensor_type);
+  message_builder<onnx::type_field> type(value, onnx::value_field::type);
+  message_builder<onnx::tensor_type_field> t(type, onnx::type_field::tensor_type);
   t.add_int32(onnx::tensor_type_field::elem_type, static_cast<std::int32_t>(v.type));
   if (!v.has_shape) {
     return;
@@ -54,14 +81,14 @@ inline void write_value(protozero::pbf_builder<onnx::graph_field>& g, onnx::grap
   if (v.dims.empty()) {
     t.add_message(onnx::tensor_type_field::shape, std::string());
   }
-  protozero::pbf_builder<onnx::shape_field> dims(t, onnx::tensor_type_field::shape);
+  message_builder<onnx::shape_field> dims(t, onnx::tensor_type_field::shape);
   for (std::size_t i = 0; i < v.dims.size(); ++i) {
     const bool has_name = i < v.params.size() && !v.params[i].empty();
     if (v.dims[i] < 0 && !has_name) {
       dims.add_message(onnx::shape_field::dim, std::string());
       continue;
     }
-    protozero::pbf_builder<onnx::dim_field> dim(dims, onnx::shape_field::dim);
+    message_builder<onnx::dim_field> dim(dims, onnx::shape_field::dim);
     if (v.dims[i] >= 0) {
       dim.add_int64(onnx::dim_field::value, v.dims[i]);
     } else {
@@ -99,7 +126,7 @@ class external_file {
   }
   /// Adds the elements of a constant and writes to its TensorProto where they are. They begin at a
   /// page, so that readers can map them.
-  void add(protozero::pbf_builder<onnx::tensor_field>& out, const tensor& t) {
+  void add(message_builder<onnx::tensor_field>& out, const tensor& t) {
     constexpr std::size_t page = 4096;
     pieces_.fill_up(page);
     const std::uint64_t offset = pieces_.size();
@@ -118,9 +145,9 @@ class external_file {
   [[nodiscard]] const file_pieces& pieces() const noexcept { return pieces_; }
 
  private:
-  static void add_entry(protozero::pbf_builder<onnx::tensor_field>& out, const char* key,
+  static void add_entry(message_builder<onnx::tensor_field>& out, const char* key,
                         const std::string& value) {
-    protozero::pbf_builder<onnx::entry_field> entry(out, onnx::tensor_field::external_data);
+    message_builder<onnx::entry_field> entry(out, onnx::tensor_field::external_data);
     entry.add_string(onnx::entry_field::key, key);
     entry.add_string(onnx::entry_field::value, value);
   }
@@ -131,7 +158,7 @@ class external_file {
 
 /// Writes the fields of a TensorProto but the elements. Throws unsupported for a tensor without
 /// elements, such as one of strings.
-inline void write_form(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
+inline void write_form(message_builder<onnx::tensor_field>& out, const std::string& name,
                        const tensor& t) {
   using onnx::tensor_field;
   require(t.has_data(), error_kind::unsupported, "tensor '", name, "' of type ",
@@ -145,7 +172,7 @@ inline void write_form(protozero::pbf_builder<onnx::tensor_field>& out, const st
 
 /// Writes the fields of a TensorProto, the elements to `external` if it takes them (null: none), or
 /// else as raw_data. Throws as write_form().
-inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const std::string& name,
+inline void write_tensor(message_builder<onnx::tensor_field>& out, const std::string& name,
                          const tensor& t, external_file* external) {
   write_form(out, name, t);
   if (external != nullptr && external_file::takes(t)) {
@@ -157,16 +184,16 @@ inline void write_tensor(protozero::pbf_builder<onnx::tensor_field>& out, const 
   }
 }
 
-inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+inline void write_graph(message_builder<onnx::graph_field>& g, const graph_body& body,
                         external_file* external);
 
 /// Adds a node. Tensors that are attributes stay in the model: runtimes read no others.
-inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node& n,
+inline void write_node(message_builder<onnx::graph_field>& g, const node& n,
                        external_file* external) {
   using onnx::attribute_field;
   using onnx::node_field;
   using kind = attribute::kind_type;
-  protozero::pbf_builder<node_field> out(g, onnx::graph_field::node);
+  message_builder<node_field> out(g, onnx::graph_field::node);
   for (const std::string& input : n.inputs) {
     out.add_string(node_field::input, input);
   }
@@ -181,7 +208,7 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
                           : std::find(a.graphs.begin(), a.graphs.end(), nullptr) == a.graphs.end();
     require(a.kind != kind::other && is_whole, error_kind::unsupported, n.label(), ": attribute '",
             key, "' of a kind that cannot be written");
-    protozero::pbf_builder<attribute_field> attr(out, node_field::attribute);
+    message_builder<attribute_field> attr(out, node_field::attribute);
     attr.add_string(attribute_field::name, key);
     switch (a.kind) {
       case kind::f:
@@ -194,7 +221,7 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         attr.add_string(attribute_field::s, a.s);
         break;
       case kind::t: {
-        protozero::pbf_builder<onnx::tensor_field> t(attr, attribute_field::t);
+        message_builder<onnx::tensor_field> t(attr, attribute_field::t);
         write_tensor(t, "", a.t, nullptr);
         break;
       }
@@ -215,13 +242,13 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
         }
         break;
       case kind::g: {
-        protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::g);
+        message_builder<onnx::graph_field> body(attr, attribute_field::g);
         write_graph(body, *a.g, external);
         break;
       }
       case kind::graphs:
         for (const std::shared_ptr<const graph_body>& one : a.graphs) {
-          protozero::pbf_builder<onnx::graph_field> body(attr, attribute_field::graphs);
+          message_builder<onnx::graph_field> body(attr, attribute_field::graphs);
           write_graph(body, *one, external);
         }
         break;
@@ -237,7 +264,7 @@ inline void write_node(protozero::pbf_builder<onnx::graph_field>& g, const node&
 }
 
 /// Writes what stands before the constants of a graph.
-inline void write_nodes(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+inline void write_nodes(message_builder<onnx::graph_field>& g, const graph_body& body,
                         external_file* external) {
   for (const node& n : body.nodes) {
     write_node(g, n, external);
@@ -246,7 +273,7 @@ inline void write_nodes(protozero::pbf_builder<onnx::graph_field>& g, const grap
 }
 
 /// Writes what stands behind the constants of a graph.
-inline void write_values(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body) {
+inline void write_values(message_builder<onnx::graph_field>& g, const graph_body& body) {
   using onnx::graph_field;
   for (const value_info& v : body.inputs) {
     write_value(g, graph_field::input, v);
@@ -260,11 +287,11 @@ inline void write_values(protozero::pbf_builder<onnx::graph_field>& g, const gra
 }
 
 /// Writes a sub-graph.
-inline void write_graph(protozero::pbf_builder<onnx::graph_field>& g, const graph_body& body,
+inline void write_graph(message_builder<onnx::graph_field>& g, const graph_body& body,
                         external_file* external) {
   write_nodes(g, body, external);
   for (const auto& [name, t] : body.initializers) {
-    protozero::pbf_builder<onnx::tensor_field> tensor_out(g, onnx::graph_field::initializer);
+    message_builder<onnx::tensor_field> tensor_out(g, onnx::graph_field::initializer);
     write_tensor(tensor_out, name, t, external);
   }
   write_values(g, body);
@@ -289,7 +316,7 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   const bool is_apart = stays && t.has_data() && !are_nibbles(t.type()) && t.bytes() >= least_apart;
   std::string fields;
   {
-    protozero::pbf_builder<onnx::tensor_field> out(fields);
+    message_builder<onnx::tensor_field> out(fields);
     if (is_apart) {
       write_form(out, name, t);
     } else {
@@ -312,7 +339,7 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   file_pieces g;
   const auto add_text = [&](const auto& write) {
     std::string text;
-    protozero::pbf_builder<onnx::graph_field> out(text);
+    message_builder<onnx::graph_field> out(text);
     write(out);
     g.add(text);
   };
@@ -329,7 +356,7 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   using onnx::model_field;
   std::string before;
   {
-    protozero::pbf_builder<model_field> out(before);
+    message_builder<model_field> out(before);
     // Before version 4, initializers had to be graph inputs as well.
     out.add_int64(model_field::ir_version, (std::max)(m.ir_version, std::int64_t{4}));
     out.add_string(model_field::producer_name, m.producer_name);
@@ -342,14 +369,14 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   append_header(before, model_field::graph, g.size());
   std::string behind;
   {
-    protozero::pbf_builder<model_field> out(behind);
+    message_builder<model_field> out(behind);
     for (const auto& [domain, version] : m.opsets) {
-      protozero::pbf_builder<onnx::opset_field> opset(out, model_field::opset_import);
+      message_builder<onnx::opset_field> opset(out, model_field::opset_import);
       opset.add_string(onnx::opset_field::domain, domain);
       opset.add_int64(onnx::opset_field::version, version);
     }
     for (const auto& [key, value] : m.metadata) {
-      protozero::pbf_builder<onnx::entry_field> entry(out, model_field::metadata_props);
+      message_builder<onnx::entry_field> entry(out, model_field::metadata_props);
       entry.add_string(onnx::entry_field::key, key);
       entry.add_string(onnx::entry_field::value, value);
     }
