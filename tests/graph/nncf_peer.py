@@ -7,8 +7,7 @@
 For each model, preset and model type, and for the modes of floats of 8 bits, it compares the set of quantized tensors (equal), their types and zero points
 (equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; others within 4e-6 of the
 largest scale of the tensor, since sums round in another order), and the signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations
-(at most 0.1 dB lower than NNCF's; 0.5 dB with floats of 8 bits, since means of a few of them are often exactly between
-two others, and the last bit of a scale decides where they go). It prints a table.
+(at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions). It prints a table.
 
 NNCF's package is needed (3.4.0 is known to work): in this Python, in the one that DETENT_NNCF_PYTHON names, or in the
 environment that cmake/setup.sh --python makes inside that of this Python.
@@ -50,6 +49,10 @@ PRESETS, TYPES = ("performance", "mixed"), ("none", "transformer")
 # Floats of 8 bits, with the presets and model types that NNCF takes for them.
 FLOATS = (("fp8_e4m3", "none"), ("fp8_e4m3", "transformer"), ("fp8_e5m2", "none"))
 FLOAT_OPSET = 21  # that NNCF asks for
+# The dB that a model may lose where it is not 0.1. lone_normalization is so small that its output depends on one mean,
+# which lies exactly between two floats of 8 bits: the last bit of a scale decides where it goes. With NNCF's scales in our
+# model, the outputs are NNCF's.
+ALLOWED = {("lone_normalization", "fp8_e5m2"): 0.3}
 # NNCF's SmoothQuant stops with an error at weights that a Reshape makes of a constant.
 NNCF_FAILS = {("mnist8", "transformer")}
 
@@ -137,7 +140,7 @@ class Judge:
                 wrong.append(key)
         exact = run(model, judged)
         quality = snr(exact, run(theirs, judged)), snr(exact, run(ours, judged))
-        good = same_set and same_types and not wrong and quality[1] > quality[0] - (0.1 if form in PRESETS else 0.5)
+        good = same_set and same_types and not wrong and quality[1] > quality[0] - ALLOWED.get((name, form), 0.1)
         self.failures += not good
         count = [sum(n.op_type == "QuantizeLinear" for n in m.graph.node) for m in (theirs, ours)]
         print(f"{name:18} {form:11} {kind:11} {count[0]:6} {count[1]:5} {'yes' if same_set else 'NO':>5} "
