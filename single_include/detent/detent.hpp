@@ -18495,8 +18495,9 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
-/// The number of rows of a task: `most`, or with threads fewer, so that two or four threads have
-/// equal shares of all `rows`; then at least `least`, which is at most `most`.
+/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
+/// not below `least`, so that the number of tasks is a multiple of four: two or four threads then
+/// have equal shares of all `rows`. `least` is at most `most`.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -35824,7 +35825,8 @@ class assignment_search {
   void take_one_by_one() {
     std::stable_sort(live_.begin(), live_.end(),
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
-    // The first parts often have a gain that leaves no others; and steps take memory.
+    // Steps are listed for some parts at a time. A gain that is found in the first parts often
+    // rules out all others, so that their steps are never listed; and the lists stay small.
     const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
     std::uint64_t room = most_steps / 8;
     for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
@@ -35977,8 +35979,8 @@ class assignment_search {
   std::vector<double> c_;
   std::vector<live_part> live_;
   std::vector<task> hulls_;      // of groups: the intervals of parts that are left
-  std::vector<step> collected_;  // those of some parts, in the order of the elements
-  std::vector<step> steps_;      // the same, part by part
+  std::vector<step> collected_;  // steps of some parts, in the order of the elements
+  std::vector<step> steps_;      // the same steps, part by part
   std::vector<std::size_t> first_of_part_;
   std::vector<step> sorted_;  // those of one part, in the order in which they are taken
 };
@@ -45283,7 +45285,8 @@ class gram_observer {
         magnitudes[c] += static_cast<std::int64_t>(std::fabs(out[c]));
       }
     } else {
-      // Nothing is rounded: a code has at most 9 bits, and a unit is at most 2^-12.
+      // Nothing is rounded: a code without its zero point has at most 9 bits, and the unit of its
+      // bin is at most 2^-12.
       const auto units = static_cast<std::int64_t>(factor);
       for (std::size_t c = 0; c < size_; ++c) {
         const std::int32_t k = x(r, c) - zero_point;

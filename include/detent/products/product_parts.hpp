@@ -27,8 +27,9 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
-/// The number of rows of a task: `most`, or with threads fewer, so that two or four threads have
-/// equal shares of all `rows`; then at least `least`, which is at most `most`.
+/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
+/// not below `least`, so that the number of tasks is a multiple of four: two or four threads then
+/// have equal shares of all `rows`. `least` is at most `most`.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {

@@ -860,7 +860,8 @@ class assignment_search {
   void take_one_by_one() {
     std::stable_sort(live_.begin(), live_.end(),
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
-    // The first parts often have a gain that leaves no others; and steps take memory.
+    // Steps are listed for some parts at a time. A gain that is found in the first parts often
+    // rules out all others, so that their steps are never listed; and the lists stay small.
     const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
     std::uint64_t room = most_steps / 8;
     for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
@@ -1013,8 +1014,8 @@ class assignment_search {
   std::vector<double> c_;
   std::vector<live_part> live_;
   std::vector<task> hulls_;      // of groups: the intervals of parts that are left
-  std::vector<step> collected_;  // those of some parts, in the order of the elements
-  std::vector<step> steps_;      // the same, part by part
+  std::vector<step> collected_;  // steps of some parts, in the order of the elements
+  std::vector<step> steps_;      // the same steps, part by part
   std::vector<std::size_t> first_of_part_;
   std::vector<step> sorted_;  // those of one part, in the order in which they are taken
 };

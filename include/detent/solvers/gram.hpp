@@ -529,7 +529,8 @@ class gram_observer {
         magnitudes[c] += static_cast<std::int64_t>(std::fabs(out[c]));
       }
     } else {
-      // Nothing is rounded: a code has at most 9 bits, and a unit is at most 2^-12.
+      // Nothing is rounded: a code without its zero point has at most 9 bits, and the unit of its
+      // bin is at most 2^-12.
       const auto units = static_cast<std::int64_t>(factor);
       for (std::size_t c = 0; c < size_; ++c) {
         const std::int32_t k = x(r, c) - zero_point;

@@ -31,11 +31,13 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Writes the fields of a message, as protozero::pbf_builder, whose constructor for a message
-/// inside another one is noexcept although it may need memory. Here that memory is there before.
+/// A protozero::pbf_builder that throws std::bad_alloc where there is no memory. Protozero's
+/// constructor for a message inside another one allocates, but is noexcept, so that a failure would
+/// end the program; this class reserves the memory before it calls that constructor.
 template <class Field>
 class message_builder : public protozero::pbf_builder<Field> {
  public:
+  /// Appends the message to `bytes`.
   explicit message_builder(std::string& bytes)
       : protozero::pbf_builder<Field>(bytes), bytes_(&bytes) {}
   /// The message in `field` of `parent`. Throws std::bad_alloc.

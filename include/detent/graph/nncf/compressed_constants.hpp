@@ -230,14 +230,8 @@ class compressed_constant_writer {
       inputs.pop_back();
     }
     product.inputs = std::move(inputs);
-    const auto set = [&](const char* key, std::size_t value) {
-      product.attributes[key] = attribute::of(static_cast<std::int64_t>(value));
-    };
-    set("K", layout.depth);
-    set("N", layout.columns);
-    set("bits", layout.bits);
-    set("block_size", layout.block_size);
-    set("accuracy_level", 0);
+    graph::detail::set_sizes(product, layout);
+    product.attributes["accuracy_level"] = attribute::of(std::int64_t{0});
     m_.nodes[i] = std::move(product);
   }
 

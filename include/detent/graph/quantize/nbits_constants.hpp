@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The constants of a MatMulNBits node, filled from the results of weight solvers.
+// The constants and sizes of a MatMulNBits node, filled from the results of weight solvers.
 #ifndef DETENT_GRAPH_QUANTIZE_NBITS_CONSTANTS_HPP
 #define DETENT_GRAPH_QUANTIZE_NBITS_CONSTANTS_HPP
 
@@ -10,12 +10,24 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::detail {
+
+/// Sets the attributes of a MatMulNBits node that say the sizes of its weights.
+inline void set_sizes(node& n, const nbits_layout& layout) {
+  const auto set = [&](const char* key, std::size_t value) {
+    n.attributes[key] = attribute::of(static_cast<std::int64_t>(value));
+  };
+  set("K", layout.depth);
+  set("N", layout.columns);
+  set("bits", layout.bits);
+  set("block_size", layout.block_size);
+}
 
 /// Which zero points a MatMulNBits node has.
 enum class nbits_zero_points : std::uint8_t {

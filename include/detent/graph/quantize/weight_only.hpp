@@ -582,13 +582,7 @@ class weight_only_quantizer {
     if (!stored.zero_points.empty()) {
       product.inputs.push_back(stored.zero_points);
     }
-    const auto set = [&](const char* key, std::size_t value) {
-      product.attributes[key] = attribute::of(static_cast<std::int64_t>(value));
-    };
-    set("K", layout.depth);
-    set("N", layout.columns);
-    set("bits", layout.bits);
-    set("block_size", layout.block_size);
+    detail::set_sizes(product, layout);
     if (options_.accuracy_level != 0) {
       product.attributes["accuracy_level"] = attribute::of(options_.accuracy_level);
     }
