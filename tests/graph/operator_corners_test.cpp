@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/parallel.hpp>
@@ -416,4 +418,98 @@ TEST_CASE("corners: sums of uint8 and products of more elements than one piece h
       CHECK(wrong == 0);
     }
   }
+}
+
+TEST_CASE("corners: functions of single elements, however many there are") {
+  test::random_source random(31);
+  INFO("seed ", random.seed());
+  std::vector<float> x = {0.0F, -0.0F, 1.0F, infinity, -infinity, quiet_nan, 1e-40F, 3e38F, -3e38F};
+  while (x.size() < 1500) {  // more than the blocks that functions are computed in
+    x.push_back(std::ldexp(random.real(-1.0F, 1.0F), random.integer(-20, 7)));
+  }
+  const auto same = [](float a, float b) {
+    return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+  };
+  const std::vector<std::pair<const char*, attributes>> functions = {
+      {"Exp", {}},     {"Erf", {}},  {"Sigmoid", {}},
+      {"Tanh", {}},    {"Gelu", {}}, {"Gelu", {{"approximate", text("tanh")}}},
+      {"Swish", {}},   {"Mish", {}}, {"Swish", {{"alpha", test::real(-1.7F)}}},
+      {"Softplus", {}}};
+  for (const auto& function : functions) {
+    const char* const op = function.first;
+    const attributes& a = function.second;
+    CAPTURE(op);
+    graph::node n;
+    n.op_type = op;
+    n.attributes = a;
+    for (const std::size_t size : {std::size_t{1}, std::size_t{255}, std::size_t{256},
+                                   std::size_t{257}, std::size_t{513}, x.size()}) {
+      const std::vector<float> some(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(size));
+      const tensor y = result_of(
+          op, {make_tensor(element_type::f32, {static_cast<std::int64_t>(size)}, some)}, a, 24);
+      for (std::size_t i = 0; i < size; ++i) {
+        CAPTURE(some[i]);
+        CHECK(same(y.data<float>()[i], graph::ops::apply_unary(n, 24, some[i])));
+      }
+    }
+  }
+}
+
+TEST_CASE("corners: Softmax and LogSoftmax of rows of any length, along any axis") {
+  test::random_source random(32);
+  INFO("seed ", random.seed());
+  const auto close = [](double actual, long double expected) {
+    return std::fabs(actual - static_cast<double>(expected)) <=
+           6e-8 * std::fabs(static_cast<double>(expected));
+  };
+  for (const std::int64_t length : {1, 2, 3, 7, 8, 9, 100, 1023, 1024, 1025, 5000}) {
+    for (const bool last : {true, false}) {
+      CAPTURE(length);
+      const shape dims = last ? shape{2, 3, length} : shape{2, length, 3};
+      std::vector<float> x(static_cast<std::size_t>(6 * length));
+      for (float& value : x) {
+        value = random.real(-30.0F, 30.0F);
+      }
+      const attributes axis = {{"axis", number(last ? 2 : 1)}};
+      const tensor in = make_tensor(element_type::f32, dims, x);
+      const tensor y = result_of("Softmax", {in}, axis);
+      const tensor z = result_of("LogSoftmax", {in}, axis);
+      const std::size_t step = last ? 1 : 3;
+      for (std::size_t row = 0; row < 6; ++row) {
+        const std::size_t n = static_cast<std::size_t>(length);
+        const std::size_t first = last ? row * n : row / 3 * n * 3 + row % 3;
+        long double largest = -1e30L;
+        long double sum = 0.0L;
+        for (std::size_t i = 0; i < n; ++i) {
+          largest = (std::max)(largest, static_cast<long double>(x[first + i * step]));
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          sum += std::exp(static_cast<long double>(x[first + i * step]) - largest);
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          const long double distance = static_cast<long double>(x[first + i * step]) - largest;
+          const std::size_t at = first + i * step;
+          CHECK(close(static_cast<double>(y.data<float>()[at]), std::exp(distance) / sum));
+          CHECK(std::fabs(static_cast<double>(z.data<float>()[at]) -
+                          static_cast<double>(distance - std::log(sum))) < 4e-6);
+        }
+      }
+    }
+  }
+  // A row with NaN or infinity becomes NaN; those beside it do not.
+  for (const float bad : {quiet_nan, infinity}) {
+    const tensor in = make_tensor(element_type::f32, {2, 3},
+                                  std::vector<float>{1.0F, bad, 2.0F, 1.0F, 1.0F, 1.0F});
+    for (const char* op : {"Softmax", "LogSoftmax"}) {
+      const tensor y = result_of(op, {in}, {{"axis", number(1)}});
+      CHECK(std::isnan(y.data<float>()[0]));
+      CHECK(std::isnan(y.data<float>()[1]));
+      CHECK(std::fabs(y.data<float>()[3] - (*op == 'S' ? 1.0F / 3.0F : -std::log(3.0F))) < 1e-6F);
+    }
+  }
+  const tensor hidden =
+      make_tensor(element_type::f32, {1, 3}, std::vector<float>{-infinity, 0.0F, -infinity});
+  const tensor y = result_of("Softmax", {hidden}, {{"axis", number(1)}});
+  CHECK(y.data<float>()[0] == 0.0F);
+  CHECK(y.data<float>()[1] == 1.0F);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of exponentials: e^x and logarithms of doubles, for solvers.
+// The family of exponentials: e^x, logarithms and functions made of e^x, of doubles, for solvers
+// and operators.
 #ifndef DETENT_KERNELS_EXPONENTIALS_HPP
 #define DETENT_KERNELS_EXPONENTIALS_HPP
 
@@ -10,12 +11,14 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// The kernels of exponentials. Both work in place.
+/// The kernels of exponentials. Each replaces n values in place by what the function of
+/// base/elementary_functions.hpp makes of them, to the bit.
 struct exponential_kernels {
-  /// Replaces each of n values by detail::portable_exp() of it.
-  void (*exp)(double* x, std::size_t n) noexcept;
-  /// Replaces each of n positive normal numbers by detail::portable_log() of it.
-  void (*log)(double* x, std::size_t n) noexcept;
+  void (*exp)(double* x, std::size_t n) noexcept;       ///< detail::portable_exp().
+  void (*log)(double* x, std::size_t n) noexcept;       ///< detail::portable_log().
+  void (*erf)(double* x, std::size_t n) noexcept;       ///< detail::portable_erf().
+  void (*tanh)(double* x, std::size_t n) noexcept;      ///< detail::portable_tanh().
+  void (*logistic)(double* x, std::size_t n) noexcept;  ///< detail::portable_logistic().
 
   /// The kernels of a target; null if they are not compiled in. Thread-safe.
   [[nodiscard]] static const exponential_kernels* of(target t) noexcept;

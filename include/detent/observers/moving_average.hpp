@@ -12,6 +12,7 @@
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/base/byte_format.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
 #include <detent/quantize.hpp>

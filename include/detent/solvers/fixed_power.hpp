@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/kernels/definitions/exponentials.hpp>

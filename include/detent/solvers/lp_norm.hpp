@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/solvers/fixed_power.hpp>
 #include <detent/statistics/distribution.hpp>

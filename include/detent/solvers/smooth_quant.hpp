@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/error.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>

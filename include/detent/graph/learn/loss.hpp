@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/tensor.hpp>

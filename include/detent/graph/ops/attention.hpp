@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -21,6 +22,7 @@
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/softmax.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>
 
@@ -245,7 +247,7 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   report(0);
   if (cap > 0.0) {
     for (float& x : scores) {
-      x = static_cast<float>(cap * std::tanh(static_cast<double>(x) / cap));
+      x = static_cast<float>(cap * detent::detail::portable_tanh(static_cast<double>(x) / cap));
     }
   }
   report(1);
@@ -259,12 +261,13 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
     largest = (std::max)(largest, static_cast<double>(scores[j]));
   }
   report(2);
-  double sum = 0.0;
-  for (const float x : scores) {
-    sum += sees_any ? std::exp(static_cast<double>(x) - largest) : 0.0;
-  }
-  for (float& x : scores) {
-    x = sees_any ? static_cast<float>(std::exp(static_cast<double>(x) - largest) / sum) : 0.0F;
+  if (sees_any) {
+    std::pmr::vector<double> weights(scores.begin(), scores.end(), c.memory);
+    softmax_rows(weights, weights.size());
+    std::transform(weights.begin(), weights.end(), scores.begin(),
+                   [](double weight) { return static_cast<float>(weight); });
+  } else {
+    std::fill(scores.begin(), scores.end(), 0.0F);
   }
   report(3);
 }

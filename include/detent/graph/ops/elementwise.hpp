@@ -39,9 +39,12 @@ void run_unary(operator_context& c) {
   const tensor& x = c.input(0);
   const F f = make_function<F>(c.n());
   for_type(c, typename F::types{}, x.type(), [&]<class T>() {
-    map_elements(
-        c, [&f](T element) { return apply(f, element); }, x.data<T>(),
-        c.make_output(0).mutable_data<T>(), is_cheap<F> ? cheap_piece : costly_piece);
+    const std::span<const T> from = x.data<T>();
+    const std::span<T> to = c.make_output(0).mutable_data<T>();
+    for_pieces(c, to.size(), is_cheap<F> ? cheap_piece : costly_piece,
+               [&](std::size_t begin, std::size_t end) {
+                 apply(f, from.subspan(begin, end - begin), to.subspan(begin, end - begin));
+               });
   });
 }
 

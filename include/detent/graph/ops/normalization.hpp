@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that bring groups of elements to a common scale: normalizations, LRN, Softmax,
-// LogSoftmax and Hardmax.
+// Operators that bring groups of elements to a common scale: normalizations and LRN.
 //
 // Sums are made in double. Factors of a product that is added to something are rounded to the type
 // of the elements first: the product of two floats is exact in double, so that results have the
@@ -575,136 +574,6 @@ inline void run_lrn(operator_context& c) {
            [&]<class T>() { run_lrn_as<T>(c, static_cast<std::size_t>(size)); });
 }
 
-// --- operators along one axis --------------------------------------------------------------------
-
-/// Computes output 0 row by row: takes each row along the middle dimension of the view as doubles,
-/// changes it in place with f, and stores it rounded to the type of the elements.
-template <class T, class F>
-void map_rows(operator_context& c, const axis_view& v, const F& f) {
-  const std::span<const T> x = c.input(0).data<T>();
-  const std::span<T> y = c.make_output(0).mutable_data<T>();
-  if (x.empty()) {
-    return;
-  }
-  for_pieces(c, v.outer * v.inner, rows_of(costly_piece, v.length),
-             [&](std::size_t begin, std::size_t end) {
-               std::vector<double> row(v.length);
-               std::size_t column = begin % v.inner;
-               std::size_t start = begin / v.inner * v.length * v.inner;
-               for (std::size_t r = begin; r < end; ++r) {
-                 const std::size_t first = start + column;
-                 if (++column == v.inner) {
-                   column = 0;
-                   start += v.length * v.inner;
-                 }
-                 for (std::size_t i = 0; i < v.length; ++i) {
-                   row[i] = static_cast<double>(x[first + i * v.inner]);
-                 }
-                 f(std::span<double>(row));
-                 for (std::size_t i = 0; i < v.length; ++i) {
-                   y[first + i * v.inner] = static_cast<T>(row[i]);
-                 }
-               }
-             });
-}
-
-inline void softmax_row(std::span<double> row) {
-  const double largest = *std::max_element(row.begin(), row.end());
-  double sum = 0.0;
-  for (double& x : row) {
-    x = std::exp(x - largest);
-    sum += x;
-  }
-  for (double& x : row) {
-    x /= sum;
-  }
-}
-
-inline void log_softmax_row(std::span<double> row) {
-  const double largest = *std::max_element(row.begin(), row.end());
-  double sum = 0.0;
-  for (const double x : row) {
-    sum += std::exp(x - largest);
-  }
-  const double log_sum = std::log(sum);
-  for (double& x : row) {
-    x = x - largest - log_sum;
-  }
-}
-
-/// Sets the first of the largest elements of a row to 1 and all others to 0.
-inline void hardmax_row(std::span<double> row) {
-  const auto largest = std::max_element(row.begin(), row.end());
-  const auto at = static_cast<std::size_t>(largest - row.begin());
-  std::fill(row.begin(), row.end(), 0.0);
-  row[at] = 1.0;
-}
-
-/// Divides a row by its norm. A row of zeros stays as it is, as ONNX's text for version 22 says.
-inline void divide_row(std::span<double> row, double norm) {
-  if (norm == 0.0) {
-    return;
-  }
-  for (double& x : row) {
-    x /= norm;
-  }
-}
-
-inline void l1_row(std::span<double> row) {
-  double sum = 0.0;
-  for (const double x : row) {
-    sum += std::fabs(x);
-  }
-  divide_row(row, sum);
-}
-
-inline void l2_row(std::span<double> row) {
-  double sum = 0.0;
-  for (const double x : row) {
-    sum += x * x;
-  }
-  divide_row(row, std::sqrt(sum));
-}
-
-/// The input of Softmax seen as [outer, length, inner], where `length` is normalized: one axis
-/// since opset 13, all dimensions from the axis on before.
-[[nodiscard]] inline axis_view softmax_view(const operator_context& c) {
-  const shape& dims = c.input(0).dims();
-  if (c.opset >= 13) {
-    // A scalar has no axis, but is let through as a vector of one.
-    return dims.empty() ? axis_view{}
-                        : view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
-  }
-  const std::size_t first = c.axis(c.n().get_int("axis", 1), dims.size(), true);
-  return view_dims(dims, first, dims.size());
-}
-
-inline void infer_softmax(operator_context& c) {
-  static_cast<void>(softmax_view(c));
-  infer_like_input(c);
-}
-
-template <void (*Row)(std::span<double>)>
-void run_softmax(operator_context& c) {
-  for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T>(c, softmax_view(c), Row); });
-}
-
-inline void infer_lp_normalization(operator_context& c) {
-  const std::int64_t p = c.n().get_int("p", 2);
-  c.require(p == 1 || p == 2, "the attribute 'p' is ", p, ", not 1 or 2");
-  static_cast<void>(c.axis(c.n().get_int("axis", -1), c.input(0).rank()));
-  infer_like_input(c);
-}
-
-inline void run_lp_normalization(operator_context& c) {
-  const shape& dims = c.input(0).dims();
-  const axis_view v = view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
-  const bool absolute = c.n().get_int("p", 2) == 1;
-  for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T>(c, v, absolute ? l1_row : l2_row); });
-}
-
 inline constexpr operator_definition normalization_operators[] = {
     {"", "BatchNormalization", 5, 5, layout_support::plain, &infer_batch_normalization,
      &run_batch_normalization},
@@ -720,12 +589,6 @@ inline constexpr operator_definition normalization_operators[] = {
      &run_mean_variance, true},
     {"", "ImageScaler", 1, 1, layout_support::plain, &infer_image_scaler, &run_image_scaler},
     {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
-    {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
-     &run_lp_normalization},
-    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_row>, true},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_row>,
-     true},
-    {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<hardmax_row>, true},
 };
 
 }  // namespace ops

@@ -54,7 +54,7 @@ struct scaled_tanh {
   explicit scaled_tanh(const node& n)
       : alpha(static_cast<double>(n.get_float("alpha", 1.0F))),
         beta(static_cast<double>(n.get_float("beta", 1.0F))) {}
-  [[nodiscard]] double operator()(double x) const { return alpha * std::tanh(beta * x); }
+  [[nodiscard]] double operator()(double x) const { return alpha * unary::portable_tanh(beta * x); }
 };
 
 /// The functions that the attribute `activations` may name.
@@ -71,9 +71,7 @@ using activation = std::function<void(std::span<float>)>;
   activation made;
   const bool known = visit_function(gate_functions{}, parameters, [&]<class F>() {
     made = [f = make_function<F>(parameters)](std::span<float> values) {
-      for (float& x : values) {
-        x = ops::apply(f, x);
-      }
+      ops::apply(f, std::span<const float>(values), values);
     };
   });
   c.require(known, "no activation is called '", parameters.op_type, "'");

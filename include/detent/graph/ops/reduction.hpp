@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
@@ -120,10 +121,12 @@ struct log_sum_exp {
   static void add(total& t, T element) {
     const auto x = static_cast<double>(element);
     if (x > t.largest) {
-      t.sum = std::fma(t.sum, std::exp(t.largest - x), 1.0);
+      t.sum = std::fma(t.sum, detent::detail::portable_exp(t.largest - x), 1.0);
       t.largest = x;
     } else {
-      t.sum += x == t.largest ? 1.0 : std::exp(x - t.largest);  // inf - inf would be NaN
+      t.sum += x == t.largest
+                   ? 1.0
+                   : detent::detail::portable_exp(x - t.largest);  // inf - inf would be NaN
     }
   }
   [[nodiscard]] static T result(const total& t, std::size_t /*count*/) {

@@ -2,10 +2,13 @@
 // Functions of one element, among them the activations, and apply_unary(), which calls the function
 // of a node.
 //
-// Each operator has a function object, whose `types` are the element types it is for. Objects that
-// call into libm take and return double, also for float elements: the double result, rounded once,
-// does not depend on libm's float functions. An object with attributes reads them in its
-// constructor, which takes the node.
+// Each operator has a function object, whose `types` are the element types it is for. Objects with
+// exponentials take and return double, also for float elements. Those that networks have most, made
+// of e^x, erf, tanh and the logistic function, are those of base/elementary_functions.hpp. They
+// have replace(), too, which does the same to many doubles in place by the kernels of the target.
+// The others call the C library: the double result, rounded once to float, nearly never depends on
+// the library's last bits. An object with attributes reads them in its constructor, which takes the
+// node.
 //
 // NaN passes through all functions: conditions are written so that NaN takes the branch that keeps
 // it. Where a product is added to something, either the product is exact in double for float
@@ -13,30 +16,85 @@
 #ifndef DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
 #define DETENT_GRAPH_OPS_UNARY_FUNCTIONS_HPP
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// f(x) rounded to T. Every use of a function object goes through this function, so that all agree
-/// to the bit.
+/// f(x) rounded to T. Every use of a function object goes through this function or the next one, so
+/// that all agree to the bit.
 template <class F, class T>
 [[nodiscard]] inline T apply(const F& f, T x) {
   return static_cast<T>(f(x));
 }
 
+/// y[i] = apply(f, x[i]). x and y have one size, and are the same memory or do not overlap.
+template <class F, class T>
+void apply(const F& f, std::span<const T> x, std::span<T> y) {
+  if constexpr (requires(std::span<double> values) { f.replace(values); }) {
+    std::array<double, 256> block;
+    for (std::size_t first = 0; first < x.size(); first += block.size()) {
+      const std::size_t count = (std::min)(block.size(), x.size() - first);
+      for (std::size_t i = 0; i < count; ++i) {
+        block[i] = static_cast<double>(x[first + i]);
+      }
+      f.replace(std::span<double>(block).first(count));
+      for (std::size_t i = 0; i < count; ++i) {
+        y[first + i] = static_cast<T>(block[i]);
+      }
+    }
+  } else {
+    const T* from = x.data();
+    T* to = y.data();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      to[i] = apply(f, from[i]);
+    }
+  }
+}
+
 namespace unary {
+
+using detent::detail::portable_erf;
+using detent::detail::portable_exp;
+using detent::detail::portable_logistic;
+using detent::detail::portable_tanh;
+
+/// The kernels of exponentials for this machine.
+[[nodiscard]] inline const kernels::exponential_kernels& exponentials() {
+  return detent::detail::active<kernels::exponential_kernels>();
+}
+
+/// Replaces x by result(x, t), where t is what the kernel makes of argument(x). At most 256 values.
+template <class Argument, class Result>
+void replace_by(std::span<double> x, void (*kernel)(double*, std::size_t) noexcept,
+                const Argument& argument, const Result& result) {
+  std::array<double, 256> t;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    t[i] = argument(x[i]);
+  }
+  kernel(t.data(), x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = result(x[i], t[i]);
+  }
+}
 
 struct neg {
   static constexpr std::string_view name = "Neg";
@@ -124,7 +182,8 @@ struct sqrt {
 struct exp {
   static constexpr std::string_view name = "Exp";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return std::exp(x); }
+  [[nodiscard]] double operator()(double x) const { return portable_exp(x); }
+  void replace(std::span<double> x) const { exponentials().exp(x.data(), x.size()); }
 };
 
 struct log {
@@ -136,7 +195,8 @@ struct log {
 struct erf {
   static constexpr std::string_view name = "Erf";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return std::erf(x); }
+  [[nodiscard]] double operator()(double x) const { return portable_erf(x); }
+  void replace(std::span<double> x) const { exponentials().erf(x.data(), x.size()); }
 };
 
 struct sin {
@@ -239,9 +299,6 @@ struct shrink {
   }
 };
 
-/// 1 / (1 + e^-x).
-[[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
-
 /// log(1 + e^x), without overflow.
 [[nodiscard]] inline double log_1p_exp(double x) {
   return x > 0.0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
@@ -312,13 +369,15 @@ struct thresholded_relu {
 struct sigmoid {
   static constexpr std::string_view name = "Sigmoid";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return logistic(x); }
+  [[nodiscard]] double operator()(double x) const { return portable_logistic(x); }
+  void replace(std::span<double> x) const { exponentials().logistic(x.data(), x.size()); }
 };
 
 struct tanh {
   static constexpr std::string_view name = "Tanh";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return std::tanh(x); }
+  [[nodiscard]] double operator()(double x) const { return portable_tanh(x); }
+  void replace(std::span<double> x) const { exponentials().tanh(x.data(), x.size()); }
 };
 
 struct hard_sigmoid {
@@ -372,13 +431,24 @@ struct gelu {
     }
   }
   [[nodiscard]] double operator()(double x) const {
-    constexpr double sqrt_half = 0.70710678118654752440;
-    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
-    if (by_tanh) {
-      return 0.5 * x * (1.0 + std::tanh(sqrt_2_over_pi * std::fma(0.044715 * x * x, x, x)));
-    }
-    return 0.5 * x * (1.0 + std::erf(sqrt_half * x));
+    return half_of(x, by_tanh ? portable_tanh(argument_of_tanh(x)) : portable_erf(sqrt_half * x));
   }
+  void replace(std::span<double> x) const {
+    if (by_tanh) {
+      replace_by(x, exponentials().tanh, argument_of_tanh, half_of);
+    } else {
+      replace_by(
+          x, exponentials().erf, [](double v) { return sqrt_half * v; }, half_of);
+    }
+  }
+
+ private:
+  static constexpr double sqrt_half = 0.70710678118654752440;
+  [[nodiscard]] static double argument_of_tanh(double x) {
+    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
+    return sqrt_2_over_pi * std::fma(0.044715 * x * x, x, x);
+  }
+  [[nodiscard]] static double half_of(double x, double t) { return 0.5 * x * (1.0 + t); }
 };
 
 struct swish {
@@ -386,13 +456,18 @@ struct swish {
   using types = float_types;
   double alpha;
   explicit swish(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
-  [[nodiscard]] double operator()(double x) const { return x * logistic(alpha * x); }
+  [[nodiscard]] double operator()(double x) const { return x * portable_logistic(alpha * x); }
+  void replace(std::span<double> x) const {
+    replace_by(
+        x, exponentials().logistic, [this](double v) { return alpha * v; },
+        [](double v, double t) { return v * t; });
+  }
 };
 
 struct mish {
   static constexpr std::string_view name = "Mish";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return x * std::tanh(log_1p_exp(x)); }
+  [[nodiscard]] double operator()(double x) const { return x * portable_tanh(log_1p_exp(x)); }
 };
 
 }  // namespace unary

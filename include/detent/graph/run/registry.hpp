@@ -35,6 +35,7 @@
 #include <detent/graph/ops/scatter.hpp>
 #include <detent/graph/ops/selection.hpp>
 #include <detent/graph/ops/shape.hpp>
+#include <detent/graph/ops/softmax.hpp>
 #include <detent/graph/ops/sorting.hpp>
 #endif
 
@@ -67,6 +68,7 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::matmul_operators);
     r.add(ops::movement_operators);
     r.add(ops::normalization_operators);
+    r.add(ops::softmax_operators);
     r.add(ops::quantized_normalization_operators);
     r.add(ops::pooling_operators);
     r.add(ops::quantization_operators);

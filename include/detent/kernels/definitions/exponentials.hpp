@@ -23,6 +23,9 @@ DETENT_DECL const exponential_kernels* exponential_kernels::of(target t) noexcep
     static constexpr exponential_kernels kernels = { \
         .exp = &vectors::exp,                        \
         .log = &vectors::log,                        \
+        .erf = &vectors::erf,                        \
+        .tanh = &vectors::tanh,                      \
+        .logistic = &vectors::logistic,              \
     };                                               \
     return &kernels;                                 \
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exponentials and logarithms, step by step what portable_exp() and portable_log() do.
+// Exponentials and their relatives, step by step what base/elementary_functions.hpp does.
 
 #ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
 #define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/kernels/exponentials.hpp>
 #include <detent/kernels/vector/vectors-inl.hpp>
 
@@ -26,9 +26,7 @@ using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
-/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
-/// the sum then hold: they are double_bias_bits + integer.
-inline constexpr double double_bias = 6755399441055744.0;
+/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
 
 /// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
@@ -36,30 +34,37 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
   return hn::MulAdd(a, b, hn::Zero(double_tag{}));
 }
 
+/// detail::polynomial().
+template <std::size_t N>
+HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
+  const double_tag dd;
+  auto sum = hn::Set(dd, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
+  }
+  return sum;
+}
+
 HWY_INLINE double_vector exp_of(double_vector x) noexcept {
   const double_tag dd;
   const long_tag di;
-  const auto largest = hn::Set(dd, 709.0);
-  const auto smallest = hn::Set(dd, -708.0);
-  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto largest = hn::Set(dd, detail::largest_exponent);
+  const auto least = hn::Set(dd, detail::least_exponent);
+  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
   const auto inside = hn::IfThenElseZero(is_inside, x);
-  const auto bias = hn::Set(dd, double_bias);
-  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto bias = hn::Set(dd, detail::rounding_bias);
+  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
   const auto n = hn::Sub(biased, bias);
-  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
-  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
-  const auto one = hn::Set(dd, 1.0);
-  auto sum = one;
-  for (int k = 14; k >= 1; --k) {
-    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
-  }
+  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  const auto sum = polynomial(detail::exp_series, r);
   const auto exponent =
       hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
   const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
   const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
   // What is neither inside, too large nor too small is NaN.
   const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
   return hn::IfThenElse(is_inside, result, outside);
 }
 
@@ -71,7 +76,7 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
   // The exponent as a double, by its bits. Signs are 0.
   const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
   const auto one = hn::Set(dd, 1.0);
   const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
   const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
@@ -86,6 +91,40 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto log_m = hn::MulAdd(product(series, square), twice, twice);
   const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
   return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+HWY_INLINE double_vector erf_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto two = hn::Set(dd, 2.0);
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(dd, detail::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const auto square = product(m, m);
+  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
+  const auto rest =
+      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
+  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
+  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto m = hn::Abs(x);
+  const auto square = product(m, m);
+  const auto near_zero =
+      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
+  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
+  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
+  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
+}
+
+HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
+  const auto one = hn::Set(double_tag{}, 1.0);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
 }
 
 /// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
@@ -112,6 +151,15 @@ inline void exp(double* x, std::size_t n) noexcept {
 }
 inline void log(double* x, std::size_t n) noexcept {
   replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void erf(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <detent/base/byte_format.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/batch_extent.hpp>

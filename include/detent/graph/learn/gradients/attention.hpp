@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/slopes.hpp>
@@ -64,7 +65,7 @@ struct attention_weights {
       const std::size_t at = query * keys + j;
       double score = static_cast<double>(products[at]) * scale;
       if (cap > 0.0) {
-        const double t = hyperbolic_tangent(score / cap);
+        const double t = portable_tanh(score / cap);
         score = cap * t;
         w.slopes[at] = scale * (1.0 - t) * (1.0 + t);
       }

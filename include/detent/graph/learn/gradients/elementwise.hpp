@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/slopes.hpp>
@@ -143,7 +143,7 @@ inline void swiglu(const gradient_context& c) {
   const unary::swish f(c.n());
   binary(
       c, [&f](double g, double x, double) { return x * slope(f, g, 0.0); },
-      [&f](double g, double, double) { return g * logistic(f.alpha * g); });
+      [&f](double g, double, double) { return g * portable_logistic(f.alpha * g); });
 }
 
 /// The gradient of Clip: D for elements from one bound to the other, both included. The gradient of

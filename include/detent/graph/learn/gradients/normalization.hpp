@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/sums.hpp>

@@ -49,7 +49,7 @@ namespace gradients {
 }
 /// alpha beta (1 - tanh(beta x)^2).
 [[nodiscard]] inline double slope(const ops::recurrent::scaled_tanh& f, double x, double) {
-  const double t = hyperbolic_tangent(f.beta * x);
+  const double t = portable_tanh(f.beta * x);
   return f.alpha * f.beta * (1.0 - t) * (1.0 + t);
 }
 

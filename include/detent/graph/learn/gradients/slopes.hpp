@@ -3,9 +3,9 @@
 //
 // slope(f, x, y) is the derivative of the function object f at x, where f(x) = y. Where y is known
 // to float precision only, the derivative is computed from x if it would lose digits otherwise.
-// Exponentials are those of base/arithmetic.hpp, whose bits do not depend on the C library. At a
-// kink the derivative is that of the side on which the function is constant, or else the one that
-// is given here.
+// Exponentials are those of base/elementary_functions.hpp, whose bits do not depend on the C
+// library. At a kink the derivative is that of the side on which the function is constant, or else
+// the one that is given here.
 #ifndef DETENT_GRAPH_LEARN_GRADIENTS_SLOPES_HPP
 #define DETENT_GRAPH_LEARN_GRADIENTS_SLOPES_HPP
 
@@ -14,6 +14,7 @@
 #include <span>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/learn/gradients/gradient_context.hpp>
 #include <detent/graph/learn/gradients/sums.hpp>
@@ -27,13 +28,8 @@ namespace gradients {
 
 namespace unary = ops::unary;
 using detent::detail::portable_exp;
-
-/// 1 / (1 + e^-x).
-[[nodiscard]] inline double logistic(double x) { return 1.0 / (1.0 + portable_exp(-x)); }
-/// tanh x, as 1 - 2 / (e^2x + 1). The error is some 1e-16, also where tanh x is smaller than that.
-[[nodiscard]] inline double hyperbolic_tangent(double x) {
-  return 1.0 - 2.0 / (portable_exp(2.0 * x) + 1.0);
-}
+using detent::detail::portable_logistic;
+using detent::detail::portable_tanh;
 
 // ------------------------------------------------------------------------------------- arithmetic
 
@@ -147,7 +143,9 @@ using detent::detail::portable_exp;
   return x <= -3.0 ? 0.0 : x >= 3.0 ? 1.0 : (rounded_product(2.0, x) + 3.0) / 6.0;
 }
 /// 1 / (1 + e^-x).
-[[nodiscard]] inline double slope(const unary::softplus&, double x, double) { return logistic(x); }
+[[nodiscard]] inline double slope(const unary::softplus&, double x, double) {
+  return portable_logistic(x);
+}
 /// 1 / (1 + |x|)^2.
 [[nodiscard]] inline double slope(const unary::softsign&, double x, double) {
   const double sum = 1.0 + std::fabs(x);
@@ -163,8 +161,7 @@ using detent::detail::portable_exp;
   constexpr double sqrt_2_over_pi = 0.79788456080286535588;
   const double square = rounded_product(x, x);
   if (f.by_tanh) {
-    const double t =
-        hyperbolic_tangent(sqrt_2_over_pi * x * (1.0 + rounded_product(0.044715, square)));
+    const double t = portable_tanh(sqrt_2_over_pi * x * (1.0 + rounded_product(0.044715, square)));
     const double inner = sqrt_2_over_pi * (1.0 + rounded_product(0.134145, square));
     return 0.5 * (1.0 + t) + rounded_product(0.5 * x, (1.0 - t) * (1.0 + t) * inner);
   }
@@ -173,7 +170,7 @@ using detent::detail::portable_exp;
 }
 /// s + alpha x s (1 - s) with s = 1 / (1 + e^(-alpha x)).
 [[nodiscard]] inline double slope(const unary::swish& f, double x, double) {
-  const double s = logistic(f.alpha * x);
+  const double s = portable_logistic(f.alpha * x);
   return s + rounded_product(f.alpha * x * s, 1.0 - s);
 }
 /// t + x (1 - t^2) / (1 + e^-x) with t = tanh(log(1 + e^x)) = (e^2x + 2 e^x) / (e^2x + 2 e^x + 2).
@@ -181,7 +178,7 @@ using detent::detail::portable_exp;
   const double e = portable_exp(x < 40.0 ? x : 40.0);  // t is 1 from there on
   const double product = rounded_product(e, e + 2.0);
   const double t = product / (product + 2.0);
-  return t + rounded_product(x * logistic(x), (1.0 - t) * (1.0 + t));
+  return t + rounded_product(x * portable_logistic(x), (1.0 - t) * (1.0 + t));
 }
 
 // --------------------------------------------------------------------------------------- operators

@@ -15,6 +15,7 @@
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/base/byte_format.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/saved_state.hpp>
