@@ -160,6 +160,25 @@ inline constexpr std::size_t bias_slot = 2;
   return std::nullopt;
 }
 
+/// The values of a model that follow from shapes and constants alone. They are no activations, even
+/// where they are float.
+[[nodiscard]] inline std::set<std::string> shape_values(const model& m) {
+  std::set<std::string> found;
+  for (const node& n : m.nodes) {
+    bool of_shapes = true;
+    const auto look_at = [&](const std::string& in) {
+      of_shapes = of_shapes && (in.empty() || found.count(in) != 0 || m.initializer(in) != nullptr);
+    };
+    std::for_each(n.inputs.begin(), n.inputs.end(), look_at);
+    const std::set<std::string> captured = captured_values(n);
+    std::for_each(captured.begin(), captured.end(), look_at);
+    if (of_shapes || n.is("Shape") || n.is("Size")) {
+      found.insert(n.outputs.begin(), n.outputs.end());
+    }
+  }
+  return found;
+}
+
 /// Makes a quantized_graph of a float model that simplify() has simplified.
 class graph_quantizer {
  public:
@@ -169,10 +188,10 @@ class graph_quantizer {
     g_.target = target;
     g_.options = options;
     known_ = infer_shapes(g_.network);
+    shape_values_ = shape_values(g_.network);
   }
 
   quantized_graph run() {
-    find_shape_values();
     g_.operators.resize(g_.network.nodes.size());
     for (std::size_t i = 0; i < g_.network.nodes.size(); ++i) {
       if (is_chosen(g_.network.nodes[i])) {
@@ -191,24 +210,6 @@ class graph_quantizer {
   [[nodiscard]] bool is_float(const std::string& value) const {
     const auto found = known_.find(value);
     return found != known_.end() && found->second.type() == element_type::f32;
-  }
-
-  /// Finds the values that follow from shapes and constants alone. They are no activations, even
-  /// where they are float.
-  void find_shape_values() {
-    for (const node& n : g_.network.nodes) {
-      bool of_shapes = true;
-      const auto look_at = [&](const std::string& in) {
-        of_shapes = of_shapes && (in.empty() || shape_values_.count(in) != 0 ||
-                                  g_.network.initializer(in) != nullptr);
-      };
-      std::for_each(n.inputs.begin(), n.inputs.end(), look_at);
-      const std::set<std::string> captured = captured_values(n);
-      std::for_each(captured.begin(), captured.end(), look_at);
-      if (of_shapes || n.is("Shape") || n.is("Size")) {
-        shape_values_.insert(n.outputs.begin(), n.outputs.end());
-      }
-    }
   }
 
   [[nodiscard]] bool is_activation(const std::string& value) const {
