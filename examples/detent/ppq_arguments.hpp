@@ -26,7 +26,7 @@ struct ppq_arguments {
 
 /// The kinds of files that --export writes.
 inline const std::vector<std::string> ppq_export_kinds = {"trt-json", "ncnn-table", "ppl-json",
-                                                          "onnx", "setting"};
+                                                          "native",   "onnx",       "setting"};
 
 }  // namespace detent_cli
 

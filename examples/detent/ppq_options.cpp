@@ -75,8 +75,8 @@ ppq_options::ppq_options(CLI::App& command) : command_(command) {
       .add_option(
           "--export", exports_,
           "KIND=FILE: another file about the result: trt-json (ranges for TensorRT), "
-          "ncnn-table (for ncnn2int8), ppl-json (for OpenPPL), onnx (the float network that "
-          "these files belong to), setting (the setting as JSON)")
+          "ncnn-table (for ncnn2int8), ppl-json (for OpenPPL), native (PPQ's own file), onnx (the "
+          "float network that these files belong to), setting (the setting as JSON)")
       ->check(check_export)
       ->group(ppq_group);
   command

@@ -13,6 +13,7 @@
 #include <detent/graph/configuration/ppq_setting_text.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/ppq/error_report.hpp>
+#include <detent/graph/ppq/export_native.hpp>
 #include <detent/graph/ppq/export_ncnn.hpp>
 #include <detent/graph/ppq/export_ppl.hpp>
 #include <detent/graph/ppq/export_tensorrt.hpp>
@@ -53,6 +54,10 @@ void write_export(const ppq_arguments::file& file, const ppq::quantization_setti
   }
   if (file.kind == "setting") {
     graph::write_file(file.path, ppq::to_json(setting));
+    return;
+  }
+  if (file.kind == "native") {
+    graph::write_file(file.path, ppq::export_native(g));
     return;
   }
   const ppq::exported_text exported = file.kind == "trt-json"     ? ppq::export_tensorrt_json(g)

@@ -160,7 +160,7 @@ class pickle_writer {
     const std::uint8_t sign = is_negative ? 0xFFU : 0U;
     std::size_t count = 8;
     const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(bits >> (8 * i)); };
-    while (count > 1 && byte(count - 1) == sign && byte(count - 2) >> 7U == (sign & 1U)) {
+    while (count > 1 && byte(count - 1) == sign) {
       --count;
     }
     const bool needs_sign = byte(count - 1) >> 7U != (sign & 1U);
