@@ -51,7 +51,10 @@ namespace detail {
 class native_writer {
  public:
   explicit native_writer(const quantized_graph& g)
-      : g_(g), forms_(infer_shapes(g.network)), shape_values_(shape_values(g.network)) {
+      : g_(g),
+        values_(g.network),
+        forms_(infer_shapes(g.network)),
+        shape_values_(shape_values(g.network)) {
     const auto member =
         std::find_if(target_platforms.begin(), target_platforms.end(),
                      [&](const target_platform& p) { return p.preset == g_.target.name; });
@@ -87,6 +90,7 @@ class native_writer {
   };
   struct variable {
     std::string name;
+    std::string origin;                     // the value of the network that it stands for
     std::optional<std::size_t> source;      // the operation that makes it
     std::vector<std::size_t> destinations;  // an entry for each use
     bool is_quantable = false;              // whether a quantized operation takes or makes it
@@ -96,7 +100,6 @@ class native_writer {
 
   void list_operations() {
     unused_names names;
-    unused_names values(g_.network);
     for (const node& n : g_.network.nodes) {
       require(!has_bodies(n), error_kind::unsupported, n.label(),
               ": PPQ has no operators with sub-graphs");
@@ -112,38 +115,44 @@ class native_writer {
       // All inputs that are left out are one variable without a name and a value, as in PPQ. An
       // output needs a variable of its own.
       for (std::string& output : o.outputs) {
-        output = output.empty() ? values.take(o.name + "_unused") : std::move(output);
+        output = output.empty() ? values_.take(o.name + "_unused") : std::move(output);
       }
       operations_.push_back(std::move(o));
     }
   }
 
-  variable& variable_of(const std::string& name) {
+  variable& variable_of(const std::string& name, const std::string& origin) {
     const auto [place, is_new] = places_.emplace(name, variables_.size());
     if (is_new) {
-      variables_.push_back({name, std::nullopt, {}, false});
+      variables_.push_back({name, origin, std::nullopt, {}, false});
     }
     return variables_[place->second];
   }
   void list_variables() {
     for (const value_info& v : g_.network.inputs) {
-      variable_of(v.name);
+      variable_of(v.name, v.name);
     }
+    std::set<std::string> used_constants;
     for (std::size_t i = 0; i < operations_.size(); ++i) {
       const bool is_quantized = g_.operators[i].is_quantized();
-      for (const std::string& name : operations_[i].inputs) {
-        variable& v = variable_of(name);
+      for (std::string& name : operations_[i].inputs) {
+        const std::string origin = name;
+        // PPQ does not run graphs in which a constant has several users.
+        if (g_.network.initializer(name) != nullptr && !used_constants.insert(name).second) {
+          name = values_.take(name);
+        }
+        variable& v = variable_of(name, origin);
         v.destinations.push_back(i);
         v.is_quantable = v.is_quantable || is_quantized;
       }
       for (const std::string& name : operations_[i].outputs) {
-        variable& v = variable_of(name);
+        variable& v = variable_of(name, name);
         v.source = i;
         v.is_quantable = v.is_quantable || is_quantized;
       }
     }
     for (const value_info& v : g_.network.outputs) {
-      variable_of(v.name);
+      variable_of(v.name, v.name);
     }
   }
 
@@ -462,9 +471,9 @@ class native_writer {
   }
 
   void write_variable(const variable& v) {
-    const tensor* value = g_.network.initializer(v.name);
+    const tensor* value = g_.network.initializer(v.origin);
     const tensor* stored = v.is_quantable ? value : nullptr;
-    const auto before = g_.float_constants.find(v.name);
+    const auto before = g_.float_constants.find(v.origin);
     if (stored != nullptr && before != g_.float_constants.end()) {
       stored = &before->second;
       const config_id id = config_of(v);
@@ -490,7 +499,7 @@ class native_writer {
       nothing("_source_op");
     }
     truth("_is_parameter", value != nullptr);
-    const auto form = forms_.find(v.name);
+    const auto form = forms_.find(v.origin);
     if (form == forms_.end()) {
       nothing("_shape");
     } else {
@@ -560,6 +569,7 @@ class native_writer {
   }
 
   const quantized_graph& g_;
+  unused_names values_;                  // for variables that the network does not have
   std::map<std::string, tensor> forms_;  // types and shapes of values
   std::set<std::string> shape_values_;
   std::int64_t platform_ = 0;
@@ -583,9 +593,10 @@ class native_writer {
 ///                   QuantableOperations of the member of TargetPlatform that the platform stands
 ///                   for (INT8 for a platform that is none of platforms()), the others are FP32, or
 ///                   SOI if they compute shapes.
-///   variables       the values of `network`, with shapes where infer_shapes() knows them.
-///   Constants
-///                   that quantized operations take have their values in float, too.
+///   variables       the values of `network`, with shapes where infer_shapes() knows them. A
+///                   constant that a quantized operation takes has its values in float, too. A
+///                   constant with several users is a variable for each of them, with a number
+///                   behind the name of all but the first.
 ///   configurations  one for each input and output of a QuantableOperation, with settings, state
 ///                   and, if it is its own source, scale and zero point. `_hash` is the number of
 ///                   the configuration, as in export_ppl_json(), and `_dominator` the configuration
