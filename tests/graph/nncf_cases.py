@@ -321,6 +321,58 @@ def bert(layers=2, hidden=16, heads=2, vocabulary=40, length=8, classes=3):
 CASES["bert"] = (bert, 0, 40)
 
 
+# The models that NNCF's own tests of bias correction have, and two of more layers: maker, overflow fix, and the biases
+# that those tests expect of the fast method for published_sample(), if they are known. Their tolerance is 1e-4.
+BIASED = {}
+CORNERS = [[[[0.1, -2.0], [1.0, 0.1]]], [[[0.1, 2.0], [-1.0, 0.1]]]]
+FLAT = {"x": (TensorProto.FLOAT, [1, 1, 4, 4])}
+
+
+def published_sample():
+    return {"x": np.random.RandomState(0).rand(1, 1, 4, 4).astype(np.float32)}
+
+
+def biased(fix="first-layer", published=None):
+    def keep(build):
+        name = build.__name__
+        BIASED[name] = (lambda: (lambda b: b.model(build(b), opset=13))(Builder(name, FLAT)), fix, published)
+        return build
+
+    return keep
+
+
+@biased(published=[0.0288348, 1.0838453])
+def published_conv(b):
+    """NNCF's ConvTestModel."""
+    return b.op("Conv", ["x", b.constant("w", CORNERS), b.constant("b", [0.1, 1.0])], "y")
+
+
+@biased(fix="none", published=[0.08396978, 1.1676897])
+def published_conv_bn(b):
+    """NNCF's ConvBNTestModel, whose normalization (gain 0.2 and 2, shift 0.1 and 1) the exporter folds."""
+    gain = np.array([0.2, 2.0]) / np.sqrt(1 + 1e-5)
+    return b.op("Conv", ["x", b.constant("w", CORNERS * gain[:, None, None, None]), b.constant("b", [0.1, 1.0])], "y")
+
+
+@biased()
+def published_fc(b):
+    """A fully connected layer as the exporter writes it, of the sizes of NNCF's FCTestModel."""
+    w = np.transpose([[0.1, 0.2, 0.3, 0.2], [0.3, -0.1, 0.2, 0.1]])
+    return b.op("Add", [b.constant("b", [1.0, 1.1]), b.op("MatMul", ["x", b.constant("w", w)], "product")], "y")
+
+
+@biased()
+def two_convs(b):
+    x = b.relu(b.op("Conv", ["x", b.constant("w", CORNERS), b.constant("b", [0.1, 1.0])], "a"))
+    return b.op("Conv", [x, b.weights("v", 3, 2, 2, 2, scale=0.5), b.constant("d", [0.4, -0.8, 0.6])], "y")
+
+
+@biased(fix="enable")
+def two_fcs(b):
+    x = b.op("Gemm", [b.op("Flatten", ["x"], "flat"), b.weights("w", 5, 16), b.constant("b", np.linspace(-0.7, 0.9, 5))], "a", transB=1)
+    return b.op("Gemm", [b.relu(x), b.weights("v", 5, 3), b.constant("d", [0.4, -0.8, 0.6])], "y")
+
+
 def quantizers_of(model, original):
     """What each node reads through a DequantizeLinear: (first output of the node, input) -> (value, type, scales, zero points).
 
@@ -364,4 +416,18 @@ def quantizers_of(model, original):
             if kind == "int32":
                 continue  # a bias, which NNCF leaves in float
             found[(canonical(n.output[0]), i)] = (source, kind, scale.astype(np.float32).reshape(-1), zero.astype(np.int64).reshape(-1))
+    return found
+
+
+def biases_of(model):
+    """The constants that layers and sums add: (first output of the node, input) -> values."""
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for n in model.graph.node:
+        if n.op_type == "Constant":
+            constants[n.output[0]] = numpy_helper.to_array(n.attribute[0].t)
+    found = {}
+    for n in model.graph.node:
+        for i in [2] if n.op_type in ("Conv", "Gemm", "ConvTranspose") else [0, 1] if n.op_type == "Add" else []:
+            if i < len(n.input) and n.input[i] in constants:
+                found[(n.output[0], i)] = constants[n.input[i]].reshape(-1)
     return found

@@ -7,7 +7,8 @@
 For each model, preset and model type, and for the modes of floats of 8 bits, it compares the set of quantized tensors (equal), their types and zero points
 (equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; others within 4e-6 of the
 largest scale of the tensor, since sums round in another order), and the signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations
-(at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions). It prints a table.
+(at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions). For the models of NNCF's own tests of bias correction, and some of more
+layers, it compares the corrected biases of both methods (within 1e-5), with the values that those tests expect, too. It prints a table.
 
 NNCF's package is needed (3.4.0 is known to work): in this Python, in the one that DETENT_NNCF_PYTHON names, or in the
 environment that cmake/setup.sh --python makes inside that of this Python.
@@ -100,6 +101,10 @@ def models_of(options):
     return found
 
 
+FIXES = {"none": nncf.OverflowFix.DISABLE, "enable": nncf.OverflowFix.ENABLE, "first-layer": nncf.OverflowFix.FIRST_LAYER}
+BIAS_TOLERANCE = 1e-5  # a tenth of that of NNCF's tests
+
+
 class Judge:
     def __init__(self, tool):
         self.tool, self.failures = tool, 0
@@ -149,6 +154,27 @@ class Judge:
             print("   only NNCF:", {k: v[0] for k, v in a.items() if k not in b or b[k][0] != v[0]},
                   "only ours:", {k: v[0] for k, v in b.items() if k not in a or a[k][0] != v[0]}, "differ:", sorted(wrong)[:8])
 
+    def check_biases(self, name, model, fix, published):
+        """Corrects the biases of a model by both methods, for one sample."""
+        samples = [nncf_cases.published_sample()]
+        for method in ("fast", "full"):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                theirs = nncf.quantize(model, nncf.Dataset(samples), fast_bias_correction=method == "fast",
+                                       advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=FIXES[fix]))
+            file, out = self.tool.folder / "biased.onnx", self.tool.folder / "corrected.onnx"
+            onnx.save(model, str(file))
+            calibration = [x for a in self.tool.save("biased", samples[0]) for x in ("--calib", a)]
+            self.tool("quantize", file, "-o", out, "--pipeline", "nncf", "--overflow-fix", fix, "--bias-correction", method, *calibration)
+            before, a, b = (nncf_cases.biases_of(m) for m in (model, theirs, onnx.load(str(out))))
+            moved = max(float(np.max(np.abs(a[key] - before[key]))) for key in a)
+            apart = max(float(np.max(np.abs(a[key] - b[key]))) for key in a) if a.keys() == b.keys() else np.inf
+            if published and method == "fast":
+                (values,) = b.values()
+                apart = max(apart, float(np.max(np.abs(values - published))))
+            good = moved > 0 and apart <= BIAS_TOLERANCE
+            self.failures += not good
+            print(f"{name:18} {method:11} moved by {moved:7.0e}, apart by {apart:7.0e}{'' if good else '  FAILED'}", flush=True)
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,6 +201,9 @@ def main():
                 for kind in TYPES:
                     if (name, kind) not in NNCF_FAILS:
                         judge.check(name, model, *rest, preset, kind)
+        for name, (make, fix, published) in nncf_cases.BIASED.items():
+            if not options.only or name in options.only:
+                judge.check_biases(name, make(), fix, published)
     sys.exit(1 if judge.failures else 0)
 
 

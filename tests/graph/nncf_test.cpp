@@ -989,6 +989,41 @@ TEST_CASE("nncf::quantize: bias correction") {
   }
 }
 
+TEST_CASE("nncf::quantize: the biases that NNCF's own tests expect") {
+  // NumPy's RandomState(0).rand(1, 1, 4, 4), as float32.
+  const std::vector<tensors> samples{
+      {{"x", test::floats({1, 1, 4, 4}, {0.54881352F, 0.71518934F, 0.60276335F, 0.54488319F,
+                                         0.42365479F, 0.64589411F, 0.43758720F, 0.89177299F,
+                                         0.96366274F, 0.38344151F, 0.79172504F, 0.52889490F,
+                                         0.56804454F, 0.92559665F, 0.07103606F, 0.08712930F})}}};
+  // A tenth of the tolerance of those tests.
+  constexpr double tolerance = 1e-5;
+  const auto check_biases = [&](const std::vector<float>& gain, const nncf::quantize_options& o,
+                                const std::vector<double>& expected) {
+    std::vector<float> weights{0.1F, -2.0F, 1.0F, 0.1F, 0.1F, 2.0F, -1.0F, 0.1F};
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] *= gain[i / 4];
+    }
+    model_builder b;
+    b.input("x", {1, 1, 4, 4});
+    b.constant("w", test::floats({2, 1, 2, 2}, weights));
+    b.constant("b", test::floats({2}, {0.1F, 1.0F}));
+    b.output(b.add("Conv", {"x", "w", "b"}));
+    const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples), o);
+    const std::vector<double> biases =
+        test::doubles(q.float_model.initializers.at(first(q.float_model, "Conv").inputs[2]));
+    REQUIRE(biases.size() == 2);
+    for (std::size_t c = 0; c < 2; ++c) {
+      INFO("channel ", c, ": ", biases[c], ", expected ", expected[c]);
+      CHECK(std::fabs(biases[c] - expected[c]) < tolerance);
+    }
+  };
+  // Its ConvTestModel, and its ConvBNTestModel, whose normalization is folded into the weights.
+  check_biases({1.0F, 1.0F}, {}, {0.0288348, 1.0838453});
+  check_biases({0.2F / std::sqrt(1.00001F), 2.0F / std::sqrt(1.00001F)},
+               {.overflow_fix = nncf::overflow_fix::none}, {0.08396978, 1.1676897});
+}
+
 TEST_CASE("nncf::quantize: transformers") {
   test::random_source r(215);
   INFO("seed ", r.seed());

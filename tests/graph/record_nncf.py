@@ -25,7 +25,6 @@ import nncf_cases as cases
 import numpy as np
 import onnx
 from nncf.common.logging.logger import set_log_level
-from onnx import numpy_helper
 
 FILES = [
     ("digits", "digits.onnx", 0, 16),
@@ -49,19 +48,6 @@ def numbers(values):
     return ",".join(float(v).hex() for v in values)
 
 
-def biases_of(model):
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    for n in model.graph.node:
-        if n.op_type == "Constant":
-            constants[n.output[0]] = numpy_helper.to_array(n.attribute[0].t)
-    found = {}
-    for n in model.graph.node:
-        for i in [2] if n.op_type in ("Conv", "Gemm", "ConvTranspose") else [0, 1] if n.op_type == "Add" else []:
-            if i < len(n.input) and n.input[i] in constants:
-                found[(n.output[0], i)] = constants[n.input[i]].reshape(-1)
-    return found
-
-
 def facts(model, preset, kind, samples):
     """The lines of one quantized model."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -75,8 +61,8 @@ def facts(model, preset, kind, samples):
             lines.append(f"w {consumer} {i} {len(scales)} {fnv(scales.tobytes())} {total}")
         else:
             lines.append(f"q {consumer} {i} {value} {kind} {numbers(scales)} {','.join(map(str, zero_points))}")
-    before = biases_of(model)
-    for key, values in sorted(biases_of(quantized).items()):
+    before = cases.biases_of(model)
+    for key, values in sorted(cases.biases_of(quantized).items()):
         if key in before and not np.array_equal(before[key], values):
             lines.append(f"b {key[0]} {key[1]} {numbers(values[:8])}")
     return lines
