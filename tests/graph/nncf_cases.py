@@ -284,6 +284,14 @@ def layer_norm(b):
     return b.linear(n, "y", 16, 8), b.op("Tanh", [b.linear(n, "z_in", 16, 8)], "z")
 
 
+@case(ROWS, -3, 5, opset=23)
+def attention(b):
+    """The operator Attention between layers."""
+    x = b.relu(b.linear("x", "a", 16, 16))
+    operands = [b.linear(x, name, 16, 16) for name in "qkv"]
+    return b.linear(b.op("Attention", operands, "mixed", q_num_heads=2, kv_num_heads=2), "y", 16, 8)
+
+
 def bert(layers=2, hidden=16, heads=2, vocabulary=40, length=8, classes=3):
     """Embeddings, attention, LayerNormalization and GELU, as exporters write them."""
     b = Builder("bert", {"ids": (TensorProto.INT64, [1, length])})

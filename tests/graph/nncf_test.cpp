@@ -868,6 +868,21 @@ TEST_CASE("nncf::quantize: floats of 8 bits of old models, of transformers, and 
     }
   }
 
+  // The quantizers of Attention are symmetric even if the preset and the restrictions of quantizers
+  // say asymmetric, as those of transformers do.
+  for (const nncf::quantize_options& o :
+       {nncf::quantize_options{.preset = nncf::preset::mixed},
+        nncf::quantize_options{.model_type = nncf::model_type::transformer},
+        nncf::quantize_options{.activations_quantization_params = {.symmetric = false}}}) {
+    const nncf::quantization of =
+        nncf::quantize(attention.get(), nncf::dataset(operand_samples), o);
+    for (const char* name : {"q", "k"}) {
+      REQUIRE(activation(of, name) != nullptr);
+      CHECK(activation(of, name)->zero_points == std::vector<std::int32_t>{0});
+    }
+    CHECK(activation(of, "v") == nullptr);
+  }
+
   const auto refuses = [&](nncf::quantize_options o, const char* what) {
     o.mode = quantization_mode::fp8_e5m2;
     check_graph_error(error_kind::unsupported, {"fp8_e5m2", what},

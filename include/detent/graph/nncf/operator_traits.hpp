@@ -164,12 +164,15 @@ using configs = std::vector<quantizer_config>;
           to.narrow_range.value_or(false), to.is_signed};
 }
 
-/// The quantizers that the inputs of an operator may have, the preferred one first.
-[[nodiscard]] inline configs activation_configs(std::string_view kind,
-                                                const quantization_params& to, bool symmetric,
-                                                const std::string& label) {
+/// The quantizers that the inputs of an operator may have, the preferred one first. Those of
+/// Attention are symmetric, whatever the preset and the restrictions say.
+[[nodiscard]] inline configs activation_configs(std::string_view kind, quantization_params to,
+                                                bool symmetric, const std::string& label) {
   if (is_among(kind, {"BatchNormalization", "HardSigmoid", "DeformConv", output_kind})) {
     return {default_config(to, symmetric)};
+  }
+  if (kind == "Attention") {
+    to.symmetric = true;
   }
   configs table;
   for (const std::size_t bits : {std::size_t{8}, std::size_t{16}}) {
