@@ -23,7 +23,9 @@ const std::map<std::string, text_lines>& all_examples() {
         "calibration_images.npy --export trt-json=trt.json"}},
       {"observe",
        {"detent observe digits.onnx --calib calibration_images.npy --method kl -o 1.states",
-        "detent observe digits.onnx --states 1.states -o all.states"}},
+        "detent observe digits.onnx --states 1.states -o all.states",
+        "detent observe digits.onnx --calib calibration_images.npy --pipeline nncf -o "
+        "nncf.states"}},
       {"train",
        {"detent train digits.onnx -o trained.onnx --data test_images.npy --labels test_labels.npy "
         "--epochs 1"}},

@@ -61,6 +61,7 @@ struct observe_arguments : common_arguments, detent::graph::quantization_job {
   std::string samples;                        // A:B, the range of samples; empty: all
   std::optional<std::uint64_t> first_sample;  // number of the first of these among all
   std::size_t threads = 1;
+  std::optional<nncf_arguments> nncf;  // with --pipeline nncf; then the job does not count
 };
 int observe(const observe_arguments& a);
 

@@ -15,6 +15,7 @@
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "json_output.hpp"
+#include "nncf_pipeline.hpp"
 #include "samples.hpp"
 
 namespace detent_cli {
@@ -56,6 +57,9 @@ int observe(const observe_arguments& a) {
       a.states.empty() ? graph::state_source()
                        : graph::states_in_files(a.states, a.read_limits().max_constant_bytes);
   const graph::observed_state made = graph::with_file_name(a.model, [&] {
+    if (a.nncf) {
+      return observe_for_nncf(*a.nncf, m, source, runner);
+    }
     return graph::observe_as_told(a, m, source, samples ? first_run(a, *samples) : 0, earlier,
                                   runner);
   });
@@ -68,8 +72,10 @@ int observe(const observe_arguments& a) {
                 {"round", made.round},
                 {"rounds", made.rounds},
                 {"bytes", made.bytes.size()},
+                {"pipeline", a.nncf ? "nncf" : "auto"},
                 {"approach", a.approach},
-                {"method", a.approach == "static" ? json_object(a.method) : json_object(nullptr)}});
+                {"method", a.approach == "static" && !a.nncf ? json_object(a.method)
+                                                             : json_object(nullptr)}});
     return 0;
   }
   std::printf("%s: round %zu of %zu, %ju samples in the first, %zu bytes\n", a.output.c_str(),

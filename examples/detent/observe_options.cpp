@@ -18,7 +18,7 @@ namespace detent_cli {
 
 namespace graph = detent::graph;
 
-observe_options::observe_options(CLI::App& command) : command_(command) {
+observe_options::observe_options(CLI::App& command) : command_(command), nncf_(command, true) {
   command.add_option("MODEL", a_.model, "Float ONNX model")->required();
   command.add_option("-o,--output", a_.output, "File for the state")->required();
   command.add_option(
@@ -37,6 +37,11 @@ observe_options::observe_options(CLI::App& command) : command_(command) {
   command.add_option("--states", a_.states,
                      "FILE...: with --calib, all states of the first round, for methods that need "
                      "a second one; without, states to merge");
+  command
+      .add_option("--pipeline", pipeline_,
+                  "What the state is for: detent quantize as its options say (auto), or with "
+                  "--pipeline nncf")
+      ->check(CLI::IsMember({"auto", "nncf"}));
   add_range_options(command, s_);
   command.get_option("--approach")
       ->description(
@@ -69,10 +74,19 @@ observe_arguments observe_options::arguments() {
   if (a_.calibration.empty() && (has("--samples") || has("--first-sample"))) {
     throw usage_error("--samples and --first-sample are for --calib");
   }
+  if (pipeline_ == "nncf") {
+    read_nncf();
+    return std::move(a_);
+  }
+  nncf_.require_none(s_.given, pipeline_);
   try {
     s_.from_states = true;
     if (!a_.states.empty()) {
-      graph::complete_from_state(s_, graph::read_state_file(a_.states[0]), true);
+      const graph::saved_state first = graph::read_state_file(a_.states[0]);
+      if (is_state_of_nncf(first)) {
+        throw usage_error(a_.states[0] + " is a state of --pipeline nncf, which cannot be merged");
+      }
+      graph::complete_from_state(s_, first, true);
     }
     if (s_.given.count("weight-algorithm") == 0 && s_.approach == "weight-only") {
       s_.weight_algorithm = "awq";  // gptq takes the same states
@@ -94,6 +108,17 @@ observe_arguments observe_options::arguments() {
   return std::move(a_);
 }
 
+/// Reads the options of --pipeline nncf.
+void observe_options::read_nncf() {
+  for (const char* name : {"states", "first-sample"}) {
+    if (s_.given.count(name) != 0) {
+      throw usage_error(std::string("--pipeline nncf has no --") + name +
+                        " here: its states hold all samples, and cannot be merged");
+    }
+  }
+  a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
+}
+
 /// Takes from a configuration file what concerns samples. The options of quantize that do not are
 /// passed over, so that both commands take one file.
 void observe_options::read_config() {
@@ -102,8 +127,9 @@ void observe_options::read_config() {
   }
   quantize_config file = read_quantize_config(config_);
   static const std::set<std::string> of_weights = {
-      "format",     "weights",  "granularity", "weight-scales", "reduce-range", "bits",  "samples",
-      "block-size", "max-drop", "validation",  "labels",        "report",       "budget"};
+      "format",  "weights",    "granularity",   "weight-scales", "reduce-range", "bits",
+      "samples", "block-size", "max-drop",      "validation",    "labels",       "report",
+      "budget",  "preset",     "target-device", "overflow-fix"};
   std::erase_if(file.options,
                 [&](const quantize_config::option& o) { return of_weights.count(o.name) != 0; });
   apply_flags(command_, file.options);

@@ -10,6 +10,7 @@
 #include <detent/graph/configuration/quantization_job.hpp>
 
 #include "commands.hpp"
+#include "nncf_pipeline.hpp"
 
 namespace detent_cli {
 
@@ -25,11 +26,14 @@ class observe_options {
  private:
   [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
   void read_config();
+  void read_nncf();
 
   CLI::App& command_;
   observe_arguments a_;
   std::string config_;
+  std::string pipeline_ = "auto";
   detent::graph::quantization_settings s_;
+  nncf_flags nncf_;
 };
 
 }  // namespace detent_cli

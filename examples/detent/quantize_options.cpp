@@ -135,7 +135,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->check(CLI::IsMember(pipeline_names));
   command.add_option("--states", a_.states,
                      "FILE...: the states that detent observe has made of all samples, in any "
-                     "order, in the place of --calib");
+                     "order, in the place of --calib; one with --pipeline nncf");
   add_range_options(command, s_);
   command
       .add_option("--format", s_.format,
@@ -244,7 +244,7 @@ quantize_arguments quantize_options::arguments() {
   try {
     if (has("--states")) {
       require_no_samples();
-      graph::complete_from_state(s_, graph::read_state_file(a_.states.at(0)), false);
+      complete_from_states();
     }
     static_cast<graph::quantization_job&>(a_) = graph::make_quantization_job(std::move(s_), "--");
     a_.activations.observers = known_observers();
@@ -297,6 +297,25 @@ void quantize_options::require_no_samples() const {
                         ": states hold no samples to measure with");
     }
   }
+}
+
+/// Completes the options by what the states were collected with. Throws usage_error for states of
+/// another pipeline.
+void quantize_options::complete_from_states() {
+  const graph::saved_state first = graph::read_state_file(a_.states.at(0));
+  if (is_state_of_nncf(first) != a_.nncf.has_value()) {
+    throw usage_error(a_.states[0] + (a_.nncf ? " is no state of --pipeline nncf"
+                                              : " is a state of --pipeline nncf"));
+  }
+  if (!a_.nncf) {
+    graph::complete_from_state(s_, first, false);
+    return;
+  }
+  if (a_.states.size() > 1) {
+    throw usage_error("--pipeline nncf takes one state: its states cannot be merged");
+  }
+  s_.from_states = true;
+  nncf_flags::complete_from_state(*a_.nncf, s_.given, first);
 }
 
 /// Throws usage_error for files that do not go together, and says why samples are needed.

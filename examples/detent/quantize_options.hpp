@@ -48,6 +48,7 @@ class quantize_options {
   void read_tuning(const std::string& text);
   void read_config();
   void require_no_samples() const;
+  void complete_from_states();
   void require_files();
 
   CLI::App& command_;

@@ -104,7 +104,7 @@ class Shell(unittest.TestCase):
                 self.assertEqual((done.returncode, errors), (0, ""), example)
                 count += 1
         self.assertGreaterEqual(count, 12)
-        for name in ("int8.onnx", "dynamic.onnx", "nncf.onnx", "int4.onnx", "trt.onnx", "trt.json", "all.states", "trained.onnx", "outputs", "detent.bash", "detent.1"):
+        for name in ("int8.onnx", "dynamic.onnx", "nncf.onnx", "int4.onnx", "trt.onnx", "trt.json", "all.states", "nncf.states", "trained.onnx", "outputs", "detent.bash", "detent.1"):
             self.assertTrue((self.folder / name).exists(), name)
         self.assertIn("act_quant_info", json.loads((self.folder / "trt.json").read_text()))
 

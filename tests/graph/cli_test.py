@@ -1915,6 +1915,51 @@ tuning:
         self.assertLess(without.stat().st_size, state.stat().st_size)
         self.fails([without, "no means"], "quantize", MODEL, "--states", without, "--bias-correction", "fast", "-o", out)
 
+    def test_states_of_the_pipeline_of_nncf(self):
+        out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
+        nncf, transformer = ["--pipeline", "nncf"], ["--model-type", "transformer", "--smooth-quant", "0.5"]
+        state = self.observe("a.states", *nncf)
+        for more in (["--preset", "mixed"], ["--mode", "fp8-e4m3"], ["--overflow-fix", "none", "--format", "qoperator"],
+                     ["--bias-correction", "none"], ["--threads", 2]):
+            text = self.works("quantize", MODEL, "--states", state, *nncf, *more, "-o", out)
+            self.assertIn("100 calibration samples", text)
+            self.works(*self.quantize(*nncf, *more, output=expected))
+            self.assertEqual(out.read_bytes(), expected.read_bytes(), more)
+        # What is not said is taken from the state.
+        smooth = self.observe("b.states", *nncf, *transformer, "--samples", "10:30", "--ignore", "type:Gemm")
+        images = self.array("part.npy", np.load(CALIBRATION)[10:30])
+        self.works("quantize", MODEL, "--calib", images, *nncf, *transformer, "--ignore", "type:Gemm", "-o", expected)
+        for more in ([], ["--model-type", "transformer"], ["--smooth-quant", "0.5"]):
+            self.works("quantize", MODEL, "--states", smooth, *nncf, "--ignore", "type:Gemm", *more, "-o", out)
+            self.assertEqual(out.read_bytes(), expected.read_bytes(), more)
+        # Options of quantize in the file of both are passed over.
+        config = self.write("c.yaml", b"pipeline: nncf\npreset: mixed\noverflow-fix: none\n")
+        both = self.observe("c.states", "--config", config)
+        self.assertEqual(both.read_bytes(), state.read_bytes())
+        facts = json.loads(self.works("observe", MODEL, "--calib", CALIBRATION, *nncf, "--json", "-o", both))
+        self.assertEqual((facts["pipeline"], facts["samples"], facts["bytes"], facts["method"]), ("nncf", 100, both.stat().st_size, None))
+
+        from_states = ["quantize", MODEL, "-o", out, *nncf, "--states"]
+        self.fails([smooth, "SmoothQuant"], *from_states, smooth, "--ignore", "type:Gemm", "--model-type", "none")
+        self.fails([smooth, "no range"], *from_states, smooth)
+        without = self.observe("d.states", *nncf, "--bias-correction", "none")
+        self.fails([without, "no means"], *from_states, without)
+        self.works(*from_states, without, "--bias-correction", "none")
+        other = self.observe("e.states")
+        self.wrong_usage(["one state"], *from_states, state, smooth)
+        self.wrong_usage([str(other), "no state of --pipeline nncf"], *from_states, other)
+        self.wrong_usage([str(state), "state of --pipeline nncf"], "quantize", MODEL, "-o", out, "--states", state)
+        self.wrong_usage([str(state), "cannot be merged"], "observe", MODEL, "--states", state, "-o", out)
+        self.wrong_usage(["--bias-correction full"], *from_states, state, "--bias-correction", "full")
+        self.wrong_usage(["--compress", "--states"], *from_states, state, "--compress", "int8-sym")
+        self.wrong_usage(["--states has no --calib"], *from_states, state, "--calib", CALIBRATION)
+        observed = ["observe", MODEL, "-o", out, "--calib", CALIBRATION, *nncf]
+        self.wrong_usage(["--bias-correction full"], *observed, "--bias-correction", "full")
+        self.wrong_usage(["--first-sample"], *observed, "--first-sample", "3")
+        self.wrong_usage(["--method"], *observed, "--method", "kl")
+        self.wrong_usage(["--states"], *observed, "--states", state)
+        self.wrong_usage(["--pipeline auto", "--mode"], "observe", MODEL, "-o", out, "--calib", CALIBRATION, "--mode", "int8")
+
     def test_states_of_weight_only_quantization(self):
         out, expected = self.folder / "out.onnx", self.folder / "expected.onnx"
         for algorithm in ("awq", "gptq"):
