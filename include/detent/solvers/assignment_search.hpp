@@ -862,7 +862,7 @@ class assignment_search {
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
     // Steps are listed for some parts at a time. A gain that is found in the first parts often
     // rules out all others, so that their steps are never listed; and the lists stay small.
-    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
+    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 12, elements_.size() / 4);
     std::uint64_t room = most_steps / 8;
     for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
       std::uint64_t steps = first->inside.count();

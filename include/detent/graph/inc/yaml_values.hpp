@@ -10,7 +10,6 @@
 #include <functional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,34 +17,11 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/nearest_names.hpp>
+#include <detent/observer_registry.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::inc {
-namespace detail {
-
-/// The number of insertions, deletions and replacements of characters that turn one text into the
-/// other; case does not count.
-[[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t k = 0; k < row.size(); ++k) {
-    row[k] = k;
-  }
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t k = 0; k < b.size(); ++k) {
-      const std::size_t replaced = diagonal + (lower(a[i]) == lower(b[k]) ? 0 : 1);
-      diagonal = row[k + 1];
-      row[k + 1] = (std::min)({row[k] + 1, diagonal + 1, replaced});
-    }
-  }
-  return row.back();
-}
-
-}  // namespace detail
 
 /// What readers of configuration files have in common: typed values, and errors that say where in
 /// the file something is wrong and which name may have been meant. Errors are invalid_argument and
@@ -84,9 +60,12 @@ class yaml_values {
     std::string all;
     const std::string* nearest = nullptr;
     std::size_t least = 0;
+    const std::string lower = detent::detail::lower_case(name);
     for (const std::string& k : known) {
       all.append(all.empty() ? "" : ", ").append(k);
-      const std::size_t distance = detail::edit_distance(name, k);
+      // Case does not count.
+      const std::size_t distance =
+          graph::detail::edit_distance(lower, detent::detail::lower_case(k));
       if (nearest == nullptr || distance < least) {
         nearest = &k;
         least = distance;
