@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,6 +23,8 @@
 #include <detent/graph/model/files.hpp>
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/run/executor.hpp>
 
 #include "model_builder.hpp"
 #include "recorded_models.hpp"
@@ -60,6 +63,15 @@ struct recorded_case {
   std::map<consumer, std::vector<double>> biases;
 };
 
+/// A search for parameters, as NNCF did it.
+struct recorded_search {
+  recorded_case samples;  // those of calibration, and behind them those of validation
+  int judged = 0;
+  std::size_t subset = 0;
+  std::vector<std::pair<double, std::string>> trials;  // metric, changed parameters
+  std::string best;
+};
+
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream in(text);
@@ -76,6 +88,39 @@ std::vector<double> numbers(const std::string& text) {
   return values;
 }
 
+/// The lines of searches, without those of cases.
+std::vector<recorded_search> read_searches(const std::string& file) {
+  std::vector<recorded_search> searches;
+  std::istringstream lines(graph::read_file(file));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream in(line);
+    std::string kind;
+    in >> kind;
+    const auto rest = [&] {
+      std::string text;
+      std::getline(in >> std::ws, text);
+      return text == "-" ? std::string() : text;
+    };
+    if (kind == "tune") {
+      recorded_search& s = searches.emplace_back();
+      recorded_case& c = s.samples;
+      in >> c.name >> c.type >> c.samples >> s.judged >> s.subset >> c.low >> c.high;
+      c.samples += s.judged;
+    } else if (kind == "t") {
+      std::string metric;
+      in >> metric;
+      searches.back().trials.emplace_back(std::strtod(metric.c_str(), nullptr), rest());
+    } else if (kind == "best") {
+      searches.back().best = rest();
+    }
+  }
+  return searches;
+}
+
+bool is_of_search(const std::string& kind) {
+  return kind == "tune" || kind == "t" || kind == "best";
+}
+
 std::vector<recorded_case> read_cases(const std::string& file) {
   std::vector<recorded_case> cases;
   std::istringstream lines(graph::read_file(file));
@@ -86,7 +131,7 @@ std::vector<recorded_case> read_cases(const std::string& file) {
     if (kind == "case") {
       recorded_case& c = cases.emplace_back();
       in >> c.name >> c.file >> c.preset >> c.type >> c.samples >> c.low >> c.high;
-    } else if (kind != "#") {
+    } else if (kind != "#" && !is_of_search(kind)) {
       consumer key;
       in >> key.first >> key.second;
       if (kind == "q") {
@@ -247,6 +292,69 @@ void check_case(const graph::model& m, const recorded_case& c) {
   check_biases(q, c);
 }
 
+std::string text_of(const nncf::changed_parameters& changed) {
+  std::string text;
+  for (const auto& [name, value] : changed) {
+    text += (text.empty() ? "" : ";") + name + "=" + value;
+  }
+  return text;
+}
+
+/// 1 - the mean of the absolute errors of a model's outputs.
+class closeness {
+ public:
+  explicit closeness(const graph::model& m) : exact_(m) {}
+
+  double operator()(const graph::model& m, const graph::calibration_source& samples) {
+    graph::executor tried(m);
+    double sum = 0.0;
+    std::size_t count = 0;
+    while (const auto inputs = samples()) {
+      const std::vector<graph::tensor> a = exact_.run(*inputs);
+      const std::vector<graph::tensor> b = tried.run(*inputs);
+      for (std::size_t k = 0; k < a.size(); ++k) {
+        double errors = 0.0;
+        for (std::size_t i = 0; i < a[k].count(); ++i) {
+          errors += std::fabs(static_cast<double>(a[k].data<float>()[i]) -
+                              static_cast<double>(b[k].data<float>()[i]));
+        }
+        sum += errors / static_cast<double>(a[k].count()) / static_cast<double>(a.size());
+      }
+      ++count;
+    }
+    return 1.0 - sum / static_cast<double>(count);
+  }
+
+ private:
+  graph::executor exact_;
+};
+
+/// The same models are tried in the same order, and one in a hundred of the error may differ: what
+/// rounds up here and down there.
+void check_search(const graph::model& m, const recorded_search& expected) {
+  INFO(expected.samples.name, " ", expected.samples.type);
+  std::vector<tensors> calibration = samples_of(m, expected.samples);
+  const std::vector<tensors> judged(calibration.end() - expected.judged, calibration.end());
+  calibration.resize(calibration.size() - judged.size());
+  closeness measured(m);
+  const nncf::validation_function validate = std::ref(measured);
+  nncf::quantize_options options{.subset_size = expected.subset};
+  if (expected.samples.type == "transformer") {
+    options.model_type = nncf::model_type::transformer;
+  }
+  const auto result = nncf::quantize_with_accuracy_control(
+      m, nncf::dataset(calibration), nncf::dataset(judged), validate, options,
+      {.goal = {.max_drop = 0.0}, .max_iterations = 1, .tune_hyperparams = true});
+  REQUIRE(result.tuning_trials.size() == expected.trials.size());
+  for (std::size_t i = 0; i < expected.trials.size(); ++i) {
+    const auto& [metric, changed] = expected.trials[i];
+    INFO("trial ", i, ": ", changed);
+    CHECK(text_of(result.tuning_trials[i].changed) == changed);
+    CHECK(1.0 - result.tuning_trials[i].metric == Approx(1.0 - metric).epsilon(0.01));
+  }
+  CHECK(text_of(result.tuned) == expected.best);
+}
+
 /// A model of the repository or of the shared folder; nothing if it is not here.
 std::optional<graph::model> model_of(const std::string& file) {
   const std::filesystem::path here = std::filesystem::path(__FILE__).parent_path();
@@ -289,5 +397,18 @@ TEST_CASE("nncf::quantize: quantizers, scales and biases as NNCF has them") {
     } else {
       CHECK(c.file != "-");
     }
+  }
+}
+
+TEST_CASE("nncf::tune_hyperparams: the order of trials and the parameters as NNCF has them") {
+  std::map<std::string, graph::model> models;
+  static_cast<void>(for_each_recorded_model(DETENT_TEST_RECORDED_NNCF_MODELS, [&](graph::model m) {
+    const std::string name = m.graph_name;
+    models.emplace(name, std::move(m));
+  }));
+  const std::vector<recorded_search> searches = read_searches(DETENT_TEST_RECORDED_NNCF);
+  CHECK(searches.size() == 2);
+  for (const recorded_search& s : searches) {
+    check_search(models.at(s.samples.name), s);
   }
 }

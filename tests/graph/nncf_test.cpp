@@ -1226,6 +1226,104 @@ TEST_CASE("nncf::quantize: ignored scope, and what it refuses") {
             .quantizers.empty());
 }
 
+TEST_CASE("nncf::tune_hyperparams: one parameter after the other, on the samples that lose most") {
+  test::random_source r(219);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 2);
+  std::vector<tensors> judged = samples_of(r, {1, 3, 8, 8}, 4);
+  for (std::size_t i = 0; i < judged.size(); ++i) {
+    judged[i].at("x").mutable_data<float>()[0] = static_cast<float>(i);
+  }
+  const nncf::quantize_options options{.subset_size = 2};
+  const nncf::quantization q = nncf::quantize(m, nncf::dataset(samples), options);
+  using changes = nncf::changed_parameters;
+  // The metric of each model that is tried, in this order; of equal ones, the first one stays.
+  const std::vector<std::pair<changes, double>> script = {
+      {{}, 0.5},
+      {{{"quantizer_propagation_rule", "merge_if_all_branches_same"}}, 0.5},
+      {{{"preset", "performance"}}, 0.4},
+      {{{"preset", "mixed"}}, 0.6},
+      {{{"preset", "mixed"}, {"weights_range_estimator", "min_max"}}, 0.6},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "min, max"}}, 0.1},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "min, quantile 1e-3"}}, 0.2},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "min, quantile 1e-4"}}, 0.8},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-3, max"}}, 0.7},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-3, quantile 1e-3"}}, 0.8},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-3, quantile 1e-4"}},
+       std::numeric_limits<double>::quiet_NaN()},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-4, max"}}, 0.3},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-4, quantile 1e-3"}}, 0.3},
+      {{{"preset", "mixed"}, {"activations_range_estimator", "quantile 1e-4, quantile 1e-4"}}, 0.3},
+      {{{"preset", "mixed"},
+        {"activations_range_estimator", "min, quantile 1e-4"},
+        {"fast_bias_correction", "true"}},
+       0.8},
+      {{{"preset", "mixed"},
+        {"activations_range_estimator", "min, quantile 1e-4"},
+        {"fast_bias_correction", "false"}},
+       0.9}};
+  for (const bool higher_is_better : {true, false}) {
+    INFO("higher is better: ", higher_is_better);
+    const double sign = higher_is_better ? 1.0 : -1.0;
+    const std::vector<double> losses{0.1, 0.3, 0.2, 0.3};  // of the quantized model, by samples
+    std::size_t calls = 0;
+    const nncf::validation_function validate = [&](const graph::model& tried,
+                                                   const graph::calibration_source& source) {
+      std::vector<std::size_t> seen;
+      for (int pass = 0; pass < 2; ++pass) {  // the source begins anew
+        seen.clear();
+        while (const auto item = source()) {
+          seen.push_back(static_cast<std::size_t>(item->at("x").data<float>()[0]));
+        }
+      }
+      const bool is_quantized = count(tried, "DequantizeLinear") > 0;
+      if (calls < 2 * judged.size()) {  // each sample alone, by the float and the quantized model
+        CHECK(seen == std::vector<std::size_t>{calls / 2});
+        CHECK(is_quantized == (calls % 2 == 1));
+        return sign * (1.0 - (calls++ % 2 == 1 ? losses[seen.at(0)] : 0.0));
+      }
+      CHECK(is_quantized);
+      CHECK(seen == std::vector<std::size_t>{1, 3});
+      return sign * script.at(calls++ - 2 * judged.size()).second;
+    };
+    const nncf::tuned_options found =
+        nncf::tune_hyperparams(m, q.result, nncf::dataset(samples), nncf::dataset(judged), validate,
+                               options, higher_is_better);
+    REQUIRE(found.trials.size() == script.size());
+    for (std::size_t i = 0; i < script.size(); ++i) {
+      INFO("trial ", i);
+      CHECK(found.trials[i].changed == script[i].first);
+      CHECK((found.trials[i].metric == sign * script[i].second || std::isnan(script[i].second)));
+    }
+    CHECK(found.changed == script.back().first);
+    CHECK(found.best.preset == nncf::preset::mixed);
+    CHECK_FALSE(found.best.fast_bias_correction);
+    REQUIRE(found.best.activations_range_estimator);
+    const auto& ends = found.best.activations_range_estimator->ends;
+    using detent::nncf::aggregator;
+    using detent::nncf::statistic;
+    CHECK(ends.lower == detent::nncf::end_options{statistic::min, aggregator::min});
+    CHECK(ends.upper == detent::nncf::end_options{statistic::quantile, aggregator::mean, 1e-4});
+    CHECK(found.best.quantizer_propagation_rule == nncf::propagation_rule::merge_all_in_one);
+  }
+  // Without bias correction there is no choice of it; transformers get SmoothQuant first.
+  const auto trials = [&](const nncf::quantize_options& o) {
+    return nncf::tune_hyperparams(
+               m, q.result, nncf::dataset(samples), nncf::dataset(judged),
+               [](const graph::model&, const graph::calibration_source&) { return 0.0; }, o)
+        .trials;
+  };
+  CHECK(trials({.disable_bias_correction = true}).size() == 14);
+  const auto of_transformer = trials({.model_type = nncf::model_type::transformer});
+  REQUIRE(of_transformer.size() == 6 + 16);
+  CHECK(of_transformer[1].changed == changes{{"smooth_quant_alphas", "0.15"}});
+  CHECK(of_transformer[6].changed.empty());
+  check_graph_error(error_kind::unsupported, {"tune_hyperparams", "modes of floats"}, [&] {
+    static_cast<void>(trials({.mode = nncf::quantization_mode::fp8_e4m3}));
+  });
+}
+
 TEST_CASE("nncf::place_quantizers: what becomes of quantizers below a value with several users") {
   test::random_source r(222);
   INFO("seed ", r.seed());

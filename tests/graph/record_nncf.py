@@ -11,19 +11,26 @@ its size as a 32-bit number; the second one a line for each fact:
     q CONSUMER INPUT VALUE TYPE SCALES ZERO-POINTS    input of the node that makes CONSUMER reads VALUE quantized
     w CONSUMER INPUT COUNT HASH SUM                   weights: number of scales, FNV-1a of their bits, their sum
     b CONSUMER INPUT VALUES                           a bias that was corrected: its first eight values
+    tune NAME TYPE SAMPLES JUDGED SUBSET LOW HIGH     tune_hyperparams, for a model of the first file: the numbers of samples
+                                                      for calibration, for validation, and of those chosen among both
+    t METRIC PARAMETERS                               a model that was measured: NAME=VALUE;... of what was changed, or -
+    best PARAMETERS                                   what the search ended with
 """
 
 import argparse
 import contextlib
 import io
+import itertools
 import logging
 import pathlib
 import struct
 
 import nncf
+import nncf.quantization.algorithms.hyperparameter_tuner.algorithm as tuner
 import nncf_cases as cases
 import numpy as np
 import onnx
+import onnxruntime
 from nncf.common.logging.logger import set_log_level
 
 FILES = [
@@ -34,6 +41,7 @@ FILES = [
 ]
 # NNCF's SmoothQuant stops with an error at weights that a Reshape makes of a constant.
 NNCF_FAILS = {("mnist8", "transformer")}
+TUNED = [("residual", "none", 4, 8, 5), ("chain", "transformer", 4, 8, 5)]
 WAYS = [("performance", "none"), ("mixed", "none"), ("mixed", "transformer")]
 
 
@@ -68,6 +76,69 @@ def facts(model, preset, kind, samples):
     return lines
 
 
+QUANTILES = ["quantile 1e-3", "quantile 1e-4"]
+# The texts of the values of each parameter, in the order in which NNCF tries them.
+PARAMETERS = {
+    "smooth_quant_alphas": ["0.15", "0.25", "0.5", "0.75", "0.95"],
+    "quantizer_propagation_rule": ["merge_if_all_branches_same"],
+    "preset": ["performance", "mixed"],
+    "weights_range_estimator": ["min_max"],
+    "activations_range_estimator": [", ".join(p) for p in itertools.product(["min", *QUANTILES], ["max", *QUANTILES])],
+    "fast_bias_correction": ["true", "false"],
+}
+
+
+def tuning(model, kind, calibration, judged, subset):
+    """The lines of a search for parameters. A model's metric is 1 - the mean of its outputs' absolute errors."""
+    def session_of(model):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    session = session_of(model)
+    exact = {id(s): session.run(None, s) for s in judged}
+
+    def validate(model, samples):
+        session = session_of(model)
+        errors = [np.mean([np.mean(np.abs(a.astype(np.float64) - b)) for a, b in zip(exact[id(s)], session.run(None, s))])
+                  for s in samples]
+        return 1.0 - float(np.mean(errors)), None
+
+    lines, found, grids = [], [], []
+
+    def text(settings):
+        names = [k.removeprefix("advanced_parameters:").removesuffix("_params") for k in settings]
+        values = [PARAMETERS[n][next(g for g in grids if k in g)[k].index(v)] for n, (k, v) in zip(names, settings.items())]
+        return ";".join(f"{n}={v}" for n, v in zip(names, values)) or "-"
+
+    score, find = tuner.HyperparameterTuner._calculate_combination_score, tuner.find_best_combination
+
+    def calculate(self, key, *args, **kwargs):
+        is_new = key not in self._calculated_scores
+        metric = score(self, key, *args, **kwargs)
+        if is_new:
+            chosen = {**dict(found), **tuner.create_combinations(grids[-1])[key]}
+            lines.append(f"t {metric.hex()} {text(chosen)}")
+        return metric
+
+    def find_best(combinations, function, grid):
+        grids.append(grid)
+        key = find(combinations, function, grid)
+        found.extend(combinations[key].items())
+        return key
+
+    tuner.HyperparameterTuner._calculate_combination_score, tuner.find_best_combination = calculate, find_best
+    # NNCF 3.4 stops at the end if the search has chosen full bias correction, whose samples its trial has used up.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(IndexError):
+        nncf.quantize_with_accuracy_control(
+            model, nncf.Dataset(calibration), nncf.Dataset(judged), validate, max_drop=0.0, subset_size=subset,
+            model_type=nncf.ModelType.TRANSFORMER if kind == "transformer" else None,
+            advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(tune_hyperparams=True, max_num_iterations=1))
+    tuner.HyperparameterTuner._calculate_combination_score, tuner.find_best_combination = score, find
+    return [*lines, f"best {text(dict(found))}"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("shared", "digits", "models", "text"):
@@ -94,6 +165,12 @@ def main():
                 continue
             lines.append(f"case {name} {file} {preset} {kind} {count} {low} {high}")
             lines += facts(model, preset, kind, samples)
+    for name, kind, count, judged, subset in TUNED:
+        make, low, high = cases.CASES[name]
+        model = make()
+        samples = cases.samples_of(model, count + judged, low, high)
+        lines.append(f"tune {name} {kind} {count} {judged} {subset} {low} {high}")
+        lines += tuning(model, kind, samples[:count], samples[count:], subset)
     options.text.write_text("\n".join(lines) + "\n")
 
 

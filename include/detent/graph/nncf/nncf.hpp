@@ -15,5 +15,6 @@
 #include <detent/graph/nncf/quantize_with_accuracy_control.hpp>  // IWYU pragma: export
 #include <detent/graph/nncf/range_estimator.hpp>                 // IWYU pragma: export
 #include <detent/graph/nncf/statistics.hpp>                      // IWYU pragma: export
+#include <detent/graph/nncf/tune_hyperparams.hpp>                // IWYU pragma: export
 
 #endif  // DETENT_GRAPH_NNCF_NNCF_HPP

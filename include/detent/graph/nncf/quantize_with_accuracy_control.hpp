@@ -11,6 +11,9 @@
 //            that are left are ranked anew. The search ends at the goal, after `max_iterations`, or
 //            when no group is left
 //
+// With `tune_hyperparams`, a model that misses the goal is first quantized with the parameters that
+// tune_hyperparams.hpp finds, and the search goes on from the better one of both models.
+//
 // Source: NNCF 3.4, QuantizationAccuracyRestorer and Ranker. One thing differs: after the search
 // NNCF returns the last model, here the result is the best one.
 #ifndef DETENT_GRAPH_NNCF_QUANTIZE_WITH_ACCURACY_CONTROL_HPP
@@ -31,6 +34,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/quantize.hpp>
+#include <detent/graph/nncf/tune_hyperparams.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
@@ -38,10 +42,6 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
-
-/// Computes the metric of a model on samples. The source of samples begins anew after it has given
-/// nothing.
-using validation_function = std::function<double(const model&, const calibration_source&)>;
 
 /// The options of accuracy control, with NNCF's defaults.
 struct accuracy_control_options {
@@ -54,7 +54,9 @@ struct accuracy_control_options {
   /// Number of samples for layer_ranking::output_error: those on which the float and the quantized
   /// model differ most. At least 1.
   std::size_t ranking_subset_size = 300;
-  /// Called with each trial, in the order of time.
+  /// Whether parameters of quantization are searched for before any quantizer is taken away.
+  bool tune_hyperparams = false;
+  /// Called with each trial, in the order of time; not with those of the search for parameters.
   std::function<void(const accuracy_trial&)> on_trial = {};
   executor_options executor = {};  ///< Options of all executors that run models here.
 };
@@ -67,6 +69,10 @@ struct accuracy_control_result {
   bool goal_met = false;                   ///< Whether `best` meets the goal.
   std::vector<std::string> left_in_float;  ///< Labels of the operators that were left in float.
   std::vector<accuracy_trial> trials;      ///< All trials, in the order of time.
+  /// What the search for parameters has changed. `best` has these parameters only if the second
+  /// trial is accepted; the first two trials are then those of the models before and after it.
+  changed_parameters tuned;
+  std::vector<tuning_trial> tuning_trials;  ///< The trials of the search for parameters.
 };
 
 /// Quantizers that are taken away together, and the operators that they serve, by their indices in
@@ -152,9 +158,25 @@ class accuracy_restorer {
             "accuracy control: ranking_subset_size 0");
   }
 
-  [[nodiscard]] accuracy_control_result run() {
+  /// `tune` searches for parameters, given the quantization so far.
+  [[nodiscard]] accuracy_control_result run(
+      const std::function<tuned_options(const model&)>& tune,
+      const std::function<quantization(const quantize_options&)>& quantize_again) {
     result_.float_metric = validate_(float_model_, validation_.samples());
-    const double first = measure({}, trial_kind::all_quantized);
+    double first = measure({}, trial_kind::all_quantized);
+    if (!result_.goal_met && options_.tune_hyperparams) {
+      tuned_options found = tune(all_.result);
+      result_.tuned = std::move(found.changed);
+      result_.tuning_trials = std::move(found.trials);
+      quantization before = std::exchange(all_, quantize_again(found.best));
+      const double metric = measure({}, trial_kind::all_quantized);
+      if (options_.goal.is_better(metric, first)) {
+        first = metric;
+      } else {
+        result_.trials.back().accepted = false;
+        all_ = std::move(before);
+      }
+    }
     if (!result_.goal_met) {
       search(first);
     }
@@ -283,16 +305,22 @@ class accuracy_restorer {
 /// groups of quantizers, the most harmful ones first, until the metric meets the goal of `control`.
 ///
 /// `validate` is called with the float model and with quantized models, each time with all samples
-/// of `validation`. The ranking by output errors takes its samples from `validation`, too. The
-/// result says whether the goal is met; if not, it is the model with the best metric. Throws what
-/// nncf::quantize() and `validate` throw, and invalid_argument for a ranking_subset_size of 0.
+/// of `validation`, but by tune_hyperparams() with some of them. The ranking by output errors takes
+/// its samples from `validation`, too. The result says whether the goal is met; if not, it is the
+/// model with the best metric. Throws what nncf::quantize(), tune_hyperparams() and `validate`
+/// throw, and invalid_argument for a ranking_subset_size of 0.
 [[nodiscard]] inline accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const dataset& calibration, const dataset& validation,
     const validation_function& validate, const quantize_options& options = {},
     const accuracy_control_options& control = {}) {
   return detail::accuracy_restorer(float_model, quantize(float_model, calibration, options),
                                    validation, validate, control)
-      .run();
+      .run(
+          [&](const model& quantized) {
+            return tune_hyperparams(float_model, quantized, calibration, validation, validate,
+                                    options, control.goal.higher_is_better);
+          },
+          [&](const quantize_options& o) { return quantize(float_model, calibration, o); });
 }
 
 }  // namespace graph::nncf
