@@ -47,24 +47,19 @@
 
 // ---- detent/base/arithmetic.hpp ----
 // Arithmetic for observers and solvers that gives the same bits whatever the compiler, its options
-// and the processor are: no product is fused with the sum around it, no sum is reordered, and exp,
-// log and powers are computed here, because those of the C library differ between releases and
-// processors.
+// and the processor are: no product is fused with the sum around it, and no sum is reordered.
 //
 // This is the main header of the room base/, which holds small tools that any other room may use:
-// arithmetic without contraction, 128-bit integers, aligned memory, walks over strided views, and
-// the envelope of saved bytes. A header of base/ may include the standard library, other headers of
-// base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
+// arithmetic without contraction, elementary functions, 128-bit integers, aligned memory, walks
+// over strided views, and the envelope of saved bytes. A header of base/ may include the standard
+// library, other headers of base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
-#include <bit>
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 // ---- detent/config.hpp ----
 // The macros that a user may set before including any header of detent, and the macros that follow
@@ -413,109 +408,6 @@ inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride,
     sum += rounded_product(a[i], b[i]);
   }
   return sum;
-}
-
-/// The high part of log(2) has 33 bits, so that its product with an exponent is exact.
-inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
-inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
-
-/// m * 2^e for |m| in [1/2, 2) and e in -1021..1023: a normal number, so that nothing is rounded.
-[[nodiscard]] inline double times_power_of_two(double m, int e) noexcept {
-  return m * std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52);
-}
-
-/// e^x of several values at once: the divisions of one do not wait for those of the others. Above
-/// 709 the result is infinity, below -708 it is 0; NaN gives NaN.
-template <std::size_t kLanes>
-void portable_exp_of(double* values) noexcept {
-  constexpr double largest = 709.0;
-  constexpr double smallest = -708.0;
-  // Adding and subtracting 1.5 * 2^52 rounds to an integer, half to even.
-  constexpr double rounding_bias = 6755399441055744.0;
-  double n[kLanes];
-  double r[kLanes];
-  double sum[kLanes];
-  for (std::size_t i = 0; i < kLanes; ++i) {
-    const double x = values[i] >= smallest && values[i] <= largest ? values[i] : 0.0;
-    n[i] = (x / 0.6931471805599453 + rounding_bias) - rounding_bias;
-    const double high = x - rounded_product(n[i], ln2_high);
-    r[i] = high - rounded_product(n[i], ln2_low);
-    sum[i] = 1.0;
-  }
-  // Taylor's series: |r| <= 0.35, so that the first term left out is below 1e-17.
-  for (int k = 14; k >= 1; --k) {
-    for (std::size_t i = 0; i < kLanes; ++i) {
-      sum[i] = 1.0 + rounded_product(r[i], sum[i]) / k;
-    }
-  }
-  for (std::size_t i = 0; i < kLanes; ++i) {
-    const double x = values[i];
-    values[i] = x > largest    ? std::numeric_limits<double>::infinity()
-                : x < smallest ? 0.0
-                : x <= largest ? times_power_of_two(sum[i], static_cast<int>(n[i]))
-                               : x;
-  }
-}
-
-/// e^x to a few units in the last place. Above 709 the result is infinity, below -708 it is 0; NaN
-/// gives NaN.
-[[nodiscard]] inline double portable_exp(double x) noexcept {
-  portable_exp_of<1>(&x);
-  return x;
-}
-/// Replaces each of n values by portable_exp() of it.
-inline void portable_exp(std::size_t n, double* x) noexcept {
-  constexpr std::size_t lanes = 8;
-  std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    portable_exp_of<lanes>(x + i);
-  }
-  for (; i < n; ++i) {
-    portable_exp_of<1>(x + i);
-  }
-}
-
-/// log(2) for logarithms: the high part is 11 bits short, so that its product with an exponent is
-/// exact.
-inline constexpr double log2_high = 0x1.62e42fefa3800p-1;
-inline constexpr double log2_low = 0x1.ef35793c76730p-45;
-
-/// The natural logarithm of a positive normal number, to about one unit in the last place.
-///
-///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
-///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
-///
-/// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
-[[nodiscard]] inline double portable_log(double x) noexcept {
-  constexpr double odd_inverses[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
-                                     1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
-  int exponent = 0;
-  double m = std::frexp(x, &exponent);
-  if (m < 0x1.6a09e667f3bcdp-1) {
-    m += m;
-    --exponent;
-  }
-  const double f = (m - 1.0) / (m + 1.0);
-  const double square = rounded_product(f, f);
-  double series = 0.0;
-  for (const double inverse : odd_inverses) {
-    series = std::fma(series, square, inverse);
-  }
-  const double twice = f + f;
-  const double log_m = std::fma(rounded_product(series, square), twice, twice);
-  const auto e = static_cast<double>(exponent);
-  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
-}
-
-/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
-[[nodiscard]] inline double portable_power(double x, double y) noexcept {
-  if (y == 0.0) {
-    return 1.0;
-  }
-  if (x == 0.0) {
-    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
-  }
-  return portable_exp(rounded_product(y, portable_log(x)));
 }
 
 }  // namespace detail
@@ -31113,6 +31005,185 @@ DETENT_NAMESPACE_END
 #include <limits>
 #include <span>
 
+// ---- detent/base/elementary_functions.hpp ----
+// e^x, logarithms, powers, erf, tanh and the logistic function, with the same bits whatever the
+// compiler, its options, the C library and the processor are. Those of the C library differ between
+// releases and processors.
+//
+// These are the definitions that the kernels of kernels/exponentials.hpp equal to the bit. Errors
+// are a few units in the last place of a double. NaN gives NaN. All functions are pure: no state,
+// no floating-point exceptions or rounding modes are looked at.
+//
+// The coefficients of polynomials are those of Chebyshev interpolation, computed with 60 digits.
+#ifndef DETENT_BASE_ELEMENTARY_FUNCTIONS_HPP
+#define DETENT_BASE_ELEMENTARY_FUNCTIONS_HPP
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The polynomial with these coefficients, the last one constant, by Horner's rule:
+/// ((c[0] x + c[1]) x + c[2]) x + ... Each step is fused.
+template <std::size_t N>
+[[nodiscard]] inline double polynomial(const double (&coefficients)[N], double x) noexcept {
+  double sum = coefficients[0];
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = std::fma(sum, x, coefficients[k]);
+  }
+  return sum;
+}
+
+/// The high part of log(2) has 33 bits, so that its product with an exponent is exact.
+inline constexpr double ln2_high = 0x1.62e42fee00000p-1;
+inline constexpr double ln2_low = 0x1.a39ef35793c76p-33;
+inline constexpr double inverse_ln2 = 0x1.71547652b82fep+0;
+/// Adding 1.5 * 2^52 to a number below 2^51 rounds it to an integer, half to even.
+inline constexpr double rounding_bias = 6755399441055744.0;
+/// Outside of these e^x is 0 or infinity.
+inline constexpr double least_exponent = -708.0;
+inline constexpr double largest_exponent = 709.0;
+/// Taylor's series of e^x: for |x| <= 0.35 the first term left out is below 1e-17.
+inline constexpr double exp_series[] = {1.0 / 6227020800,
+                                        1.0 / 479001600,
+                                        1.0 / 39916800,
+                                        1.0 / 3628800,
+                                        1.0 / 362880,
+                                        1.0 / 40320,
+                                        1.0 / 5040,
+                                        1.0 / 720,
+                                        1.0 / 120,
+                                        1.0 / 24,
+                                        1.0 / 6,
+                                        0.5,
+                                        1.0,
+                                        1.0};
+
+/// m * 2^e for |m| in [1/2, 2) and e in -1021..1023: a normal number, so that nothing is rounded.
+[[nodiscard]] inline double times_power_of_two(double m, int e) noexcept {
+  return m * std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52);
+}
+
+/// e^x. Above 709 the result is infinity, below -708 it is 0.
+///
+///   x = n log(2) + r with an integer n, |r| <= log(2) / 2
+///   e^x = 2^n (1 + r + r^2 / 2! + ... + r^13 / 13!)
+[[nodiscard]] inline double portable_exp(double x) noexcept {
+  if (!(x <= largest_exponent)) {
+    return x > largest_exponent ? std::numeric_limits<double>::infinity() : x;
+  }
+  if (x < least_exponent) {
+    return 0.0;
+  }
+  const double n = std::fma(x, inverse_ln2, rounding_bias) - rounding_bias;
+  const double r = std::fma(-n, ln2_low, std::fma(-n, ln2_high, x));
+  return times_power_of_two(polynomial(exp_series, r), static_cast<int>(n));
+}
+/// log(2) for logarithms: the high part is 11 bits short, so that its product with an exponent is
+/// exact.
+inline constexpr double log2_high = 0x1.62e42fefa3800p-1;
+inline constexpr double log2_low = 0x1.ef35793c76730p-45;
+
+/// The natural logarithm of a positive normal number, to about one unit in the last place.
+///
+///   x = m * 2^e with sqrt(1/2) <= m < sqrt(2), f = (m - 1) / (m + 1)
+///   log(x) = e * log(2) + 2 * (f + f^3 / 3 + f^5 / 5 + ...)
+///
+/// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
+[[nodiscard]] inline double portable_log(double x) noexcept {
+  constexpr double odd_inverses[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                     1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
+  int exponent = 0;
+  double m = std::frexp(x, &exponent);
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m += m;
+    --exponent;
+  }
+  const double f = (m - 1.0) / (m + 1.0);
+  const double square = rounded_product(f, f);
+  double series = 0.0;
+  for (const double inverse : odd_inverses) {
+    series = std::fma(series, square, inverse);
+  }
+  const double twice = f + f;
+  const double log_m = std::fma(rounded_product(series, square), twice, twice);
+  const auto e = static_cast<double>(exponent);
+  return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
+}
+
+/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+[[nodiscard]] inline double portable_power(double x, double y) noexcept {
+  if (y == 0.0) {
+    return 1.0;
+  }
+  if (x == 0.0) {
+    return y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  }
+  return portable_exp(rounded_product(y, portable_log(x)));
+}
+
+/// erf(x) / x as a polynomial of x^2, for |x| <= 1.
+inline constexpr double erf_near_zero[] = {
+    -0x1.ac9585a44fe29p-31, 0x1.d76af6ca49787p-27, -0x1.5c131500d3f88p-23, 0x1.b981d78881a5dp-20,
+    -0x1.f4ca838adb73bp-17, 0x1.f9a2be4f731a1p-14, -0x1.c02db0665e53dp-11, 0x1.565bccfa44156p-8,
+    -0x1.b82ce31203772p-6,  0x1.ce2f21a040f66p-4,  -0x1.812746b0379c1p-2,  0x1.20dd750429b6dp+0};
+/// e^(x^2) (1 - erf(x)) as a polynomial of (x - 2) / (x + 2), for x in [1, 6].
+inline constexpr double erf_away_from_zero[] = {
+    0x1.06de90fce20e3p-18,  0x1.e89749bb276c3p-20, -0x1.d8072f8b2af1ep-17, -0x1.cfd845cfda3f9p-16,
+    0x1.ce18d5b499621p-16,  0x1.6dac8e32716eep-13, 0x1.6d5bf00483674p-15,  -0x1.016b61e9c90a9p-10,
+    -0x1.bc25a2a5685b8p-11, 0x1.ca95ed5c92a4bp-8,  0x1.e9471595c0b9dp-9,   -0x1.437f0b68c2dc0p-4,
+    0x1.eeea7dc8a7932p-3,   -0x1.b57034efd3f69p-2, 0x1.058671b52c776p-2};
+/// 1 - erf(x) is less than half a unit in the last place of 1 from here on.
+inline constexpr double erf_is_one = 6.0;
+
+/// The error function, 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x.
+[[nodiscard]] inline double portable_erf(double x) noexcept {
+  if (!(x == x)) {
+    return x;
+  }
+  const double distance = std::fabs(x);
+  const double m = distance < erf_is_one ? distance : erf_is_one;
+  const double square = rounded_product(m, m);
+  if (m < 1.0) {
+    return std::copysign(rounded_product(m, polynomial(erf_near_zero, square)), x);
+  }
+  const double rest = polynomial(erf_away_from_zero, (m - 2.0) / (m + 2.0));
+  return std::copysign(std::fma(-portable_exp(-square), rest, 1.0), x);
+}
+
+/// (tanh(x) / x - 1) / x^2 as a polynomial of x^2, for |x| < 1/4.
+inline constexpr double tanh_near_zero[] = {
+    -0x1.5d8ce3a0d6b4bp-10, 0x1.d578fd2c2365bp-9, -0x1.226a8b66370d4p-7, 0x1.664f3e4c9bb5cp-6,
+    -0x1.ba1ba1ac8748ap-5,  0x1.111111110dad2p-3, -0x1.5555555555551p-2};
+/// From here on 1 - e^(-2 |x|) loses too few digits to matter.
+inline constexpr double tanh_near_zero_end = 0.25;
+
+/// The hyperbolic tangent, (1 - e^(-2 |x|)) / (1 + e^(-2 |x|)) with the sign of x.
+[[nodiscard]] inline double portable_tanh(double x) noexcept {
+  const double m = std::fabs(x);
+  if (m < tanh_near_zero_end) {
+    const double square = rounded_product(m, m);
+    const double cube = rounded_product(m, square);
+    return std::copysign(std::fma(cube, polynomial(tanh_near_zero, square), m), x);
+  }
+  const double e = portable_exp(-2.0 * m);
+  return std::copysign((1.0 - e) / (1.0 + e), x);
+}
+
+/// 1 / (1 + e^-x).
+[[nodiscard]] inline double portable_logistic(double x) noexcept {
+  return 1.0 / (1.0 + portable_exp(-x));
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_ELEMENTARY_FUNCTIONS_HPP
+
 DETENT_NAMESPACE_BEGIN
 
 /// Averages the ends of the batches' ranges, with exponentially falling weights of older batches.
@@ -35827,7 +35898,7 @@ class assignment_search {
                      [](const live_part& a, const live_part& b) { return a.bound > b.bound; });
     // Steps are listed for some parts at a time. A gain that is found in the first parts often
     // rules out all others, so that their steps are never listed; and the lists stay small.
-    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 14, elements_.size() / 4);
+    const std::uint64_t most_steps = (std::max<std::uint64_t>)(1U << 12, elements_.size() / 4);
     std::uint64_t room = most_steps / 8;
     for (auto first = live_.begin(); first != live_.end() && first->bound > threshold();) {
       std::uint64_t steps = first->inside.count();
@@ -36184,7 +36255,8 @@ DETENT_NAMESPACE_END
 #define DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
 
 // ---- detent/kernels/exponentials.hpp ----
-// The family of exponentials: e^x and logarithms of doubles, for solvers.
+// The family of exponentials: e^x, logarithms and functions made of e^x, of doubles, for solvers
+// and operators.
 #ifndef DETENT_KERNELS_EXPONENTIALS_HPP
 #define DETENT_KERNELS_EXPONENTIALS_HPP
 
@@ -36192,12 +36264,14 @@ DETENT_NAMESPACE_END
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// The kernels of exponentials. Both work in place.
+/// The kernels of exponentials. Each replaces n values in place by what the function of
+/// base/elementary_functions.hpp makes of them, to the bit.
 struct exponential_kernels {
-  /// Replaces each of n values by detail::portable_exp() of it.
-  void (*exp)(double* x, std::size_t n) noexcept;
-  /// Replaces each of n positive normal numbers by detail::portable_log() of it.
-  void (*log)(double* x, std::size_t n) noexcept;
+  void (*exp)(double* x, std::size_t n) noexcept;       ///< detail::portable_exp().
+  void (*log)(double* x, std::size_t n) noexcept;       ///< detail::portable_log().
+  void (*erf)(double* x, std::size_t n) noexcept;       ///< detail::portable_erf().
+  void (*tanh)(double* x, std::size_t n) noexcept;      ///< detail::portable_tanh().
+  void (*logistic)(double* x, std::size_t n) noexcept;  ///< detail::portable_logistic().
 
   /// The kernels of a target; null if they are not compiled in. Thread-safe.
   [[nodiscard]] static const exponential_kernels* of(target t) noexcept;
@@ -36210,7 +36284,7 @@ DETENT_KERNELS_NAMESPACE_END
 #if DETENT_DEFINES_KERNELS
 
 // ---- detent/kernels/portable/exponentials.hpp ----
-// Exponentials and logarithms in plain C++.
+// Exponentials and their relatives in plain C++.
 #ifndef DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
 #define DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
 
@@ -36219,12 +36293,19 @@ DETENT_KERNELS_NAMESPACE_END
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace portable {
 
-DETENT_DECL void exp(double* x, std::size_t n) noexcept { detail::portable_exp(n, x); }
-
-DETENT_DECL void log(double* x, std::size_t n) noexcept {
+template <double (*Function)(double) noexcept>
+void replace(double* x, std::size_t n) noexcept {
   for (std::size_t i = 0; i < n; ++i) {
-    x[i] = detail::portable_log(x[i]);
+    x[i] = Function(x[i]);
   }
+}
+
+DETENT_DECL void exp(double* x, std::size_t n) noexcept { replace<detail::portable_exp>(x, n); }
+DETENT_DECL void log(double* x, std::size_t n) noexcept { replace<detail::portable_log>(x, n); }
+DETENT_DECL void erf(double* x, std::size_t n) noexcept { replace<detail::portable_erf>(x, n); }
+DETENT_DECL void tanh(double* x, std::size_t n) noexcept { replace<detail::portable_tanh>(x, n); }
+DETENT_DECL void logistic(double* x, std::size_t n) noexcept {
+  replace<detail::portable_logistic>(x, n);
 }
 
 }  // namespace portable
@@ -36233,7 +36314,7 @@ DETENT_KERNELS_NAMESPACE_END
 #endif  // DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
 #if DETENT_WITH_HIGHWAY
 // ---- detent/kernels/vector/exponentials-inl.hpp ----
-// Exponentials and logarithms, step by step what portable_exp() and portable_log() do.
+// Exponentials and their relatives, step by step what base/elementary_functions.hpp does.
 
 #ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
 #define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
@@ -36283,9 +36364,7 @@ using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
-/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
-/// the sum then hold: they are double_bias_bits + integer.
-inline constexpr double double_bias = 6755399441055744.0;
+/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
 
 /// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
@@ -36293,30 +36372,37 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
   return hn::MulAdd(a, b, hn::Zero(double_tag{}));
 }
 
+/// detail::polynomial().
+template <std::size_t N>
+HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
+  const double_tag dd;
+  auto sum = hn::Set(dd, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
+  }
+  return sum;
+}
+
 HWY_INLINE double_vector exp_of(double_vector x) noexcept {
   const double_tag dd;
   const long_tag di;
-  const auto largest = hn::Set(dd, 709.0);
-  const auto smallest = hn::Set(dd, -708.0);
-  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto largest = hn::Set(dd, detail::largest_exponent);
+  const auto least = hn::Set(dd, detail::least_exponent);
+  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
   const auto inside = hn::IfThenElseZero(is_inside, x);
-  const auto bias = hn::Set(dd, double_bias);
-  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto bias = hn::Set(dd, detail::rounding_bias);
+  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
   const auto n = hn::Sub(biased, bias);
-  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
-  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
-  const auto one = hn::Set(dd, 1.0);
-  auto sum = one;
-  for (int k = 14; k >= 1; --k) {
-    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
-  }
+  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  const auto sum = polynomial(detail::exp_series, r);
   const auto exponent =
       hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
   const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
   const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
   // What is neither inside, too large nor too small is NaN.
   const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
   return hn::IfThenElse(is_inside, result, outside);
 }
 
@@ -36328,7 +36414,7 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
   // The exponent as a double, by its bits. Signs are 0.
   const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
   const auto one = hn::Set(dd, 1.0);
   const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
   const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
@@ -36343,6 +36429,40 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto log_m = hn::MulAdd(product(series, square), twice, twice);
   const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
   return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+HWY_INLINE double_vector erf_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto two = hn::Set(dd, 2.0);
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(dd, detail::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const auto square = product(m, m);
+  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
+  const auto rest =
+      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
+  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
+  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto m = hn::Abs(x);
+  const auto square = product(m, m);
+  const auto near_zero =
+      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
+  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
+  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
+  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
+}
+
+HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
+  const auto one = hn::Set(double_tag{}, 1.0);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
 }
 
 /// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
@@ -36369,6 +36489,15 @@ inline void exp(double* x, std::size_t n) noexcept {
 }
 inline void log(double* x, std::size_t n) noexcept {
   replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void erf(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -36413,9 +36542,7 @@ using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
-/// Adding 1.5 * 2^52 to v, |v| < 2^51, rounds v to an integer, half to even, which the low bits of
-/// the sum then hold: they are double_bias_bits + integer.
-inline constexpr double double_bias = 6755399441055744.0;
+/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
 
 /// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
@@ -36423,30 +36550,37 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
   return hn::MulAdd(a, b, hn::Zero(double_tag{}));
 }
 
+/// detail::polynomial().
+template <std::size_t N>
+HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
+  const double_tag dd;
+  auto sum = hn::Set(dd, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
+  }
+  return sum;
+}
+
 HWY_INLINE double_vector exp_of(double_vector x) noexcept {
   const double_tag dd;
   const long_tag di;
-  const auto largest = hn::Set(dd, 709.0);
-  const auto smallest = hn::Set(dd, -708.0);
-  const auto is_inside = hn::And(hn::Ge(x, smallest), hn::Le(x, largest));
+  const auto largest = hn::Set(dd, detail::largest_exponent);
+  const auto least = hn::Set(dd, detail::least_exponent);
+  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
   const auto inside = hn::IfThenElseZero(is_inside, x);
-  const auto bias = hn::Set(dd, double_bias);
-  const auto biased = hn::Add(hn::Div(inside, hn::Set(dd, 0.6931471805599453)), bias);
+  const auto bias = hn::Set(dd, detail::rounding_bias);
+  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
   const auto n = hn::Sub(biased, bias);
-  const auto high = hn::Sub(inside, product(n, hn::Set(dd, detail::ln2_high)));
-  const auto r = hn::Sub(high, product(n, hn::Set(dd, detail::ln2_low)));
-  const auto one = hn::Set(dd, 1.0);
-  auto sum = one;
-  for (int k = 14; k >= 1; --k) {
-    sum = hn::Add(one, hn::Div(product(r, sum), hn::Set(dd, static_cast<double>(k))));
-  }
+  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  const auto sum = polynomial(detail::exp_series, r);
   const auto exponent =
       hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
   const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
   const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
   // What is neither inside, too large nor too small is NaN.
   const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, smallest), x));
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
   return hn::IfThenElse(is_inside, result, outside);
 }
 
@@ -36458,7 +36592,7 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
   // The exponent as a double, by its bits. Signs are 0.
   const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, double_bias));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
   const auto one = hn::Set(dd, 1.0);
   const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
   const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
@@ -36473,6 +36607,40 @@ HWY_INLINE double_vector log_of(double_vector x) noexcept {
   const auto log_m = hn::MulAdd(product(series, square), twice, twice);
   const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
   return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+HWY_INLINE double_vector erf_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto two = hn::Set(dd, 2.0);
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(dd, detail::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const auto square = product(m, m);
+  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
+  const auto rest =
+      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
+  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
+  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto m = hn::Abs(x);
+  const auto square = product(m, m);
+  const auto near_zero =
+      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
+  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
+  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
+  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
+}
+
+HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
+  const auto one = hn::Set(double_tag{}, 1.0);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
 }
 
 /// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
@@ -36499,6 +36667,15 @@ inline void exp(double* x, std::size_t n) noexcept {
 }
 inline void log(double* x, std::size_t n) noexcept {
   replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void erf(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -36532,6 +36709,9 @@ DETENT_DECL const exponential_kernels* exponential_kernels::of(target t) noexcep
     static constexpr exponential_kernels kernels = { \
         .exp = &vectors::exp,                        \
         .log = &vectors::log,                        \
+        .erf = &vectors::erf,                        \
+        .tanh = &vectors::tanh,                      \
+        .logistic = &vectors::logistic,              \
     };                                               \
     return &kernels;                                 \
   }
