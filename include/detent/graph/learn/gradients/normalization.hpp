@@ -25,6 +25,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/normalization.hpp>
+#include <detent/graph/ops/softmax.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
