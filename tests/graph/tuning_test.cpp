@@ -272,6 +272,45 @@ TEST_CASE("tuning: a search that is cancelled returns the best so far") {
   CHECK(graph::tune(t.m, t.source(), t.metric(), o).trials.size() == 1);
 }
 
+TEST_CASE("tuning: nodes in float with the second best setting, where none helps the best one") {
+  for (const bool helps : {true, false}) {
+    CAPTURE(helps);
+    task t(1013);
+    // What the models of the search are worth, in their order: float; per channel, per tensor.
+    std::vector<double> worth = {1.0, 0.9, 0.8};
+    graph::tuning_options o = goal_of(tuning_strategy::basic, -1.0);
+    o.space.per_channel = {true, false};
+    std::size_t calls = 0;
+    std::size_t nodes = 0;
+    const graph::model_metric metric = [&](const graph::model&) {
+      const std::size_t call = calls++;
+      if (call < worth.size()) {
+        return worth[call];
+      }
+      // With the second node behind the first `nodes` ones, if it is to help; no other one does.
+      return helps && nodes != 0 && call == worth.size() + nodes + 1 ? 0.95 : 0.85;
+    };
+    nodes = graph::tune(t.m, t.source(), metric, o).trials.back().setting.in_float.size();
+    REQUIRE(nodes >= 3);  // the last trial has them all in float
+    calls = 0;
+    std::vector<graph::tuning_setting> tried;
+    o.on_trial = [&](const graph::tuning_trial& trial) { tried.push_back(trial.setting); };
+    const graph::tuning_result r = graph::tune(t.m, t.source(), metric, o);
+    check_trials(r, o);
+    REQUIRE(tried.size() > 2 + 2 * nodes);
+    for (std::size_t i = 0; i < 2 * nodes; ++i) {
+      CHECK(tried[2 + i].in_float.size() == 1);
+      CHECK(tried[2 + i].per_channel == (i < nodes));
+    }
+    // What comes next goes on from the setting that a node has helped, or else from the best one.
+    const graph::tuning_setting& next = tried[2 + 2 * nodes];
+    CHECK(next.in_float.size() == 2);
+    CHECK(next.per_channel == !helps);
+    CHECK(r.best_trial.metric == (helps ? 0.95 : 0.9));
+    CHECK(r.best_trial.setting.per_channel == !helps);
+  }
+}
+
 TEST_CASE("tuning: performance only takes the first trial and measures nothing") {
   task t(1007);
   graph::tuning_options o = goal_of(tuning_strategy::basic, -1.0);

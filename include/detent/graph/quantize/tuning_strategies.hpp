@@ -68,27 +68,77 @@ inline void fall_back(tuning_search& search, tuning_setting setting,
   }
 }
 
+/// The trials of a setting with each of the nodes alone in float, or nothing if the search is to
+/// end.
+inline std::optional<std::vector<tuning_trial>> try_each_in_float(
+    tuning_search& search, const tuning_setting& setting, const std::vector<std::string>& nodes) {
+  std::vector<tuning_trial> trials;
+  for (const std::string& name : nodes) {
+    const std::optional<tuning_trial> t = search.evaluate(with_float(setting, name));
+    if (!t) {
+      return std::nullopt;
+    }
+    trials.push_back(*t);
+  }
+  return trials;
+}
+
+/// The best setting of the space but `best`, none of them with nodes in float; all of them have
+/// been tried. Nothing if there is no other, or the search is to end.
+inline std::optional<tuning_setting> second_best(tuning_search& search,
+                                                 const tuning_setting& best) {
+  const tuning_space& space = search.options().space;
+  std::optional<tuning_trial> second;
+  for (std::size_t i = 0; i < space.size(); ++i) {
+    if (space.at(i) == best) {
+      continue;
+    }
+    const std::optional<tuning_trial> t = search.evaluate(space.at(i));
+    if (!t) {
+      return std::nullopt;
+    }
+    if (!second || search.options().goal.is_better(t->metric, second->metric)) {
+      second = t;
+    }
+  }
+  return second ? std::optional<tuning_setting>(second->setting) : std::nullopt;
+}
+
 inline void tune_basic(tuning_search& search) {
-  const std::optional<tuning_setting> start = try_space(search);
+  std::optional<tuning_setting> start = try_space(search);
   if (!start) {
     return;
   }
-  std::vector<tuning_trial> alone;
   std::vector<std::string> names = search.nodes();
   std::reverse(names.begin(), names.end());  // from the outputs backward
-  for (const std::string& name : names) {
-    const std::optional<tuning_trial> t = search.evaluate(with_float(*start, name));
-    if (!t) {
-      return;
+  std::optional<std::vector<tuning_trial>> alone = try_each_in_float(search, *start, names);
+  if (!alone) {
+    return;
+  }
+  // Where no node helps the best setting, one may help the next one beyond it.
+  const std::optional<tuning_trial> best = search.evaluate(*start);
+  const auto helps = [&](const tuning_trial& t) {
+    return best && search.options().goal.is_better(t.metric, best->metric);
+  };
+  if (std::none_of(alone->begin(), alone->end(), helps)) {
+    if (const std::optional<tuning_setting> next = second_best(search, *start)) {
+      const std::optional<std::vector<tuning_trial>> others =
+          try_each_in_float(search, *next, names);
+      if (!others) {
+        return;
+      }
+      if (std::any_of(others->begin(), others->end(), helps)) {
+        start = next;
+        alone = others;
+      }
     }
-    alone.push_back(*t);
   }
   std::vector<std::size_t> order(names.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
     order[i] = i;
   }
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return search.options().goal.is_better(alone[a].metric, alone[b].metric);
+    return search.options().goal.is_better((*alone)[a].metric, (*alone)[b].metric);
   });
   std::vector<std::string> sorted;
   for (const std::size_t i : order) {
