@@ -56,10 +56,12 @@
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 // ---- detent/config.hpp ----
 // The macros that a user may set before including any header of detent, and the macros that follow
@@ -408,6 +410,24 @@ inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride,
     sum += rounded_product(a[i], b[i]);
   }
   return sum;
+}
+
+/// The sum of n values: value i is added to the sum s[i % 8], and the result is
+/// ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])), which does not wait for one
+/// addition after the other.
+[[nodiscard]] inline double sum_of(std::span<const double> values) {
+  constexpr std::size_t lanes = 8;
+  std::array<double, lanes> s{};
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    for (std::size_t k = 0; k < lanes; ++k) {
+      s[k] += values[i + k];
+    }
+  }
+  for (std::size_t k = 0; i < values.size(); ++i, ++k) {
+    s[k] += values[i];
+  }
+  return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
 }
 
 }  // namespace detail
@@ -18388,8 +18408,8 @@ namespace detail {
 inline constexpr std::size_t rows_per_task = 48;
 
 /// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
-/// not below `least`, so that the number of tasks is a multiple of four: two or four threads then
-/// have equal shares of all `rows`. `least` is at most `most`.
+/// not below `least` where that is below `most`, so that the number of tasks is a multiple of four:
+/// two or four threads then have equal shares of all `rows`.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -18398,7 +18418,7 @@ inline constexpr std::size_t rows_per_task = 48;
   }
   constexpr std::size_t threads = 4;
   const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  return (std::max)(least, (rows + tasks - 1) / tasks);
+  return (std::min)(most, (std::max)(least, (rows + tasks - 1) / tasks));
 }
 
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
@@ -21048,8 +21068,12 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// Fewer pixels than this are not worth a task.
-inline constexpr std::size_t least_rows_per_task = 24;
+/// The fewest pixels that are worth a task of their own: another thread takes about a microsecond
+/// to begin, in which this one computes some 2^17 products.
+[[nodiscard]] inline std::size_t least_pixels_per_task(const filter_shape& f) noexcept {
+  constexpr std::size_t products = std::size_t{1} << 17;
+  return (std::max)(products / (std::max)(f.size(), std::size_t{1}), std::size_t{16});
+}
 
 /// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
 /// the next.
@@ -21073,8 +21097,8 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
     const std::size_t pixels = w.batch * w.in_height * w.in_width;
-    const std::size_t block =
-        rows_of_even_tasks(pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
+    const std::size_t block = rows_of_even_tasks(pixels, least_pixels_per_task(f),
+                                                 block_of_output(wanted, output), parallel);
     for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {
       const input_pixels<T> in(images, first, count);
       const output_block<Out> out(output, first, count);
@@ -21090,7 +21114,7 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
   const std::size_t block =
-      rows_of_even_tasks(reader.pixels(), least_rows_per_task,
+      rows_of_even_tasks(reader.pixels(), least_pixels_per_task(f),
                          block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
@@ -21113,8 +21137,9 @@ void for_segmented_blocks(const filter_shape& f, const window& w, const T* input
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
-  const std::size_t block = rows_of_even_tasks(
-      reader.pixels(), least_rows_per_task, block_of_output(4 * rows_per_task, output), parallel);
+  const std::size_t block =
+      rows_of_even_tasks(reader.pixels(), least_pixels_per_task(f),
+                         block_of_output(4 * rows_per_task, output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);
@@ -21575,6 +21600,14 @@ class depthwise_reader {
   return w;
 }
 
+/// The fewest output lines that are worth a task of their own: another thread takes about a
+/// microsecond to begin, in which this one computes some 8192 outputs. At least 2.
+[[nodiscard]] inline std::size_t least_depthwise_lines(const filter_shape& f, const window& w) {
+  constexpr std::size_t outputs = 8192;
+  const std::size_t line = (std::max)(f.out_channels * w.out_width(f), std::size_t{1});
+  return (std::max)(outputs / line, std::size_t{2});
+}
+
 /// Runs kernel(arguments) over blocks of the output, two output lines at a time. `d` has the
 /// filter, the weights and the epilogue set; the rest of the arguments is filled in here.
 template <class Out, class Kernel>
@@ -21590,12 +21623,12 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   const std::size_t out_height = w.out_height(f);
   const std::size_t pairs_of_image = (out_height + 1) / 2;
   const std::size_t all_pairs = w.batch * pairs_of_image;
-  // So much work that a task is worth starting.
   constexpr std::size_t bytes_per_task = 48 * 1024;
   const std::size_t pixels_per_task = (std::min)(
       (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
-  const std::size_t pairs_of_task = rows_of_even_tasks(
-      all_pairs, 1, (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
+  const std::size_t pairs_of_task =
+      rows_of_even_tasks(all_pairs, least_depthwise_lines(f, w) / 2,
+                         (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
   const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
   // The first pixel of two output lines, counted through the batch.
   const auto pixel_of = [&](std::size_t pair) {
@@ -21658,8 +21691,9 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = rows_of_even_tasks(
-      rows, 1, (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
+  const std::size_t rows_of_task =
+      rows_of_even_tasks(rows, least_depthwise_lines(f, w),
+                         (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;

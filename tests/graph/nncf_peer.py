@@ -150,9 +150,9 @@ class OurEngine:
         self.wanted = [v.name for v in model.graph.output]
         content = hashlib.sha256()
         for n in model.graph.node:
-            content.update(repr((n.op_type, list(n.output))).encode())
+            content.update(n.SerializeToString(deterministic=True))
         for t in model.graph.initializer:
-            content.update(t.name.encode() + t.raw_data)
+            content.update(t.SerializeToString(deterministic=True))
         self.key = content.digest()
         self.weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.name in self.wanted}
 

@@ -9,10 +9,12 @@
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include <detent/config.hpp>
 
@@ -159,6 +161,24 @@ inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride,
     sum += rounded_product(a[i], b[i]);
   }
   return sum;
+}
+
+/// The sum of n values: value i is added to the sum s[i % 8], and the result is
+/// ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])), which does not wait for one
+/// addition after the other.
+[[nodiscard]] inline double sum_of(std::span<const double> values) {
+  constexpr std::size_t lanes = 8;
+  std::array<double, lanes> s{};
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    for (std::size_t k = 0; k < lanes; ++k) {
+      s[k] += values[i + k];
+    }
+  }
+  for (std::size_t k = 0; i < values.size(); ++i, ++k) {
+    s[k] += values[i];
+  }
+  return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
 }
 
 }  // namespace detail

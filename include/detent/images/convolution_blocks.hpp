@@ -186,8 +186,12 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// Fewer pixels than this are not worth a task.
-inline constexpr std::size_t least_rows_per_task = 24;
+/// The fewest pixels that are worth a task of their own: another thread takes about a microsecond
+/// to begin, in which this one computes some 2^17 products.
+[[nodiscard]] inline std::size_t least_pixels_per_task(const filter_shape& f) noexcept {
+  constexpr std::size_t products = std::size_t{1} << 17;
+  return (std::max)(products / (std::max)(f.size(), std::size_t{1}), std::size_t{16});
+}
 
 /// Weights of more bytes than this hardly stay in a second-level cache from one block of pixels to
 /// the next.
@@ -211,8 +215,8 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
     const std::size_t pixels = w.batch * w.in_height * w.in_width;
-    const std::size_t block =
-        rows_of_even_tasks(pixels, least_rows_per_task, block_of_output(wanted, output), parallel);
+    const std::size_t block = rows_of_even_tasks(pixels, least_pixels_per_task(f),
+                                                 block_of_output(wanted, output), parallel);
     for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {
       const input_pixels<T> in(images, first, count);
       const output_block<Out> out(output, first, count);
@@ -228,7 +232,7 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   const pixel_reader<T> reader(images, f, row);
   const std::size_t depth = f.kernel_height * row;
   const std::size_t block =
-      rows_of_even_tasks(reader.pixels(), least_rows_per_task,
+      rows_of_even_tasks(reader.pixels(), least_pixels_per_task(f),
                          block_of_output(pixels_per_block(depth * sizeof(T)), output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const auto rows =
@@ -251,8 +255,9 @@ void for_segmented_blocks(const filter_shape& f, const window& w, const T* input
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
-  const std::size_t block = rows_of_even_tasks(
-      reader.pixels(), least_rows_per_task, block_of_output(4 * rows_per_task, output), parallel);
+  const std::size_t block =
+      rows_of_even_tasks(reader.pixels(), least_pixels_per_task(f),
+                         block_of_output(4 * rows_per_task, output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
     reader.segments(first, count, segments);

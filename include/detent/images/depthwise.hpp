@@ -342,6 +342,14 @@ class depthwise_reader {
   return w;
 }
 
+/// The fewest output lines that are worth a task of their own: another thread takes about a
+/// microsecond to begin, in which this one computes some 8192 outputs. At least 2.
+[[nodiscard]] inline std::size_t least_depthwise_lines(const filter_shape& f, const window& w) {
+  constexpr std::size_t outputs = 8192;
+  const std::size_t line = (std::max)(f.out_channels * w.out_width(f), std::size_t{1});
+  return (std::max)(outputs / line, std::size_t{2});
+}
+
 /// Runs kernel(arguments) over blocks of the output, two output lines at a time. `d` has the
 /// filter, the weights and the epilogue set; the rest of the arguments is filled in here.
 template <class Out, class Kernel>
@@ -357,12 +365,12 @@ void for_depthwise_lines(const std::uint8_t* input, const filter_shape& f, const
   const std::size_t out_height = w.out_height(f);
   const std::size_t pairs_of_image = (out_height + 1) / 2;
   const std::size_t all_pairs = w.batch * pairs_of_image;
-  // So much work that a task is worth starting.
   constexpr std::size_t bytes_per_task = 48 * 1024;
   const std::size_t pixels_per_task = (std::min)(
       (std::max<std::size_t>)(bytes_per_task / f.out_channels, 256), pixels_that_wait<Out>(output));
-  const std::size_t pairs_of_task = rows_of_even_tasks(
-      all_pairs, 1, (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
+  const std::size_t pairs_of_task =
+      rows_of_even_tasks(all_pairs, least_depthwise_lines(f, w) / 2,
+                         (std::max<std::size_t>)(pixels_per_task / (2 * out_width), 1), parallel);
   const std::size_t input_lines = kernels::depthwise_input_lines(d.filter);
   // The first pixel of two output lines, counted through the batch.
   const auto pixel_of = [&](std::size_t pair) {
@@ -425,8 +433,9 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
   const depthwise_reader<T> reader(images ? images->data() : input, f, moved, padding, order);
   const std::size_t out_width = w.out_width(f);
   const std::size_t rows = w.batch * w.out_height(f);
-  const std::size_t rows_of_task = rows_of_even_tasks(
-      rows, 1, (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
+  const std::size_t rows_of_task =
+      rows_of_even_tasks(rows, least_depthwise_lines(f, w),
+                         (std::max<std::size_t>)(pixels_per_task / out_width, 1), parallel);
   run_parallel(parallel, (rows + rows_of_task - 1) / rows_of_task, [&](std::size_t task) {
     thread_local std::vector<const T*> taps;
     thread_local std::vector<kernels::depthwise_run> runs;

@@ -28,8 +28,8 @@ namespace detail {
 inline constexpr std::size_t rows_per_task = 48;
 
 /// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
-/// not below `least`, so that the number of tasks is a multiple of four: two or four threads then
-/// have equal shares of all `rows`. `least` is at most `most`.
+/// not below `least` where that is below `most`, so that the number of tasks is a multiple of four:
+/// two or four threads then have equal shares of all `rows`.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -38,7 +38,7 @@ inline constexpr std::size_t rows_per_task = 48;
   }
   constexpr std::size_t threads = 4;
   const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  return (std::max)(least, (rows + tasks - 1) / tasks);
+  return (std::min)(most, (std::max)(least, (rows + tasks - 1) / tasks));
 }
 
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.

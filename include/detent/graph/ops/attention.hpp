@@ -252,13 +252,11 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   }
   report(1);
   bool sees_any = false;
-  double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t j = 0; j < scores.size(); ++j) {
     const double added = bias.at(b, head, query, j);
     // A mask of NaN hides nothing: it makes the result NaN.
     sees_any = sees_any || !(added == -std::numeric_limits<double>::infinity());
     scores[j] = static_cast<float>(static_cast<double>(scores[j]) + added);
-    largest = (std::max)(largest, static_cast<double>(scores[j]));
   }
   report(2);
   if (sees_any) {

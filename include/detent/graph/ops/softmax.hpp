@@ -2,8 +2,8 @@
 // Operators that look at the rows along one axis: Softmax, LogSoftmax, Hardmax, LpNormalization.
 //
 // Rows are computed in double, many short ones at a time. Exponentials are those of
-// base/elementary_functions.hpp. Sums of exponentials are made of eight parts, of which part k has
-// the elements k, k + 8, k + 16, ..., whatever the target.
+// base/elementary_functions.hpp; their sums are made of eight parts, whatever the target
+// (detail::sum_of() of base/arithmetic.hpp).
 #ifndef DETENT_GRAPH_OPS_SOFTMAX_HPP
 #define DETENT_GRAPH_OPS_SOFTMAX_HPP
 
@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
@@ -82,22 +83,6 @@ void map_rows(operator_context& c, const axis_view& v, const F& f) {
   return *std::max_element(largest, largest + lanes);
 }
 
-/// The sum of some values, made of eight parts.
-[[nodiscard]] inline double sum_of(std::span<const double> values) {
-  constexpr std::size_t lanes = 8;
-  double sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    for (std::size_t k = 0; k < lanes; ++k) {
-      sums[k] += values[i + k];
-    }
-  }
-  for (std::size_t k = 0; i < values.size(); ++i, ++k) {
-    sums[k] += values[i];
-  }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
 /// Replaces values by e to their power.
 inline void exponentiate(std::span<double> values) {
   detent::detail::active<kernels::exponential_kernels>().exp(values.data(), values.size());
@@ -116,7 +101,7 @@ inline void softmax_rows(std::span<double> rows, std::size_t length) {
   exponentiate(rows);
   for (std::size_t first = 0; first < rows.size(); first += length) {
     const std::span<double> row = rows.subspan(first, length);
-    const double sum = sum_of(row);
+    const double sum = detent::detail::sum_of(row);
     for (double& x : row) {
       x /= sum;
     }
@@ -134,7 +119,7 @@ inline void log_softmax_rows(std::span<double> rows, std::size_t length) {
       powers[i] = row[i];
     }
     exponentiate(powers);
-    const double sum = sum_of(powers);
+    const double sum = detent::detail::sum_of(powers);
     // The term of the largest value is 1, unless there is NaN or infinity.
     const double log_sum = sum >= 1.0 ? detent::detail::portable_log(sum) : sum;
     for (double& x : row) {

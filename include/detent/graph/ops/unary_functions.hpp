@@ -82,17 +82,16 @@ using detent::detail::portable_tanh;
   return detent::detail::active<kernels::exponential_kernels>();
 }
 
-/// Replaces x by result(x, t), where t is what the kernel makes of argument(x). At most 256 values.
+/// Replaces each x by result(x, t), where t is what the kernel makes of argument(x).
 template <class Argument, class Result>
 void replace_by(std::span<double> x, void (*kernel)(double*, std::size_t) noexcept,
                 const Argument& argument, const Result& result) {
   std::array<double, 256> t;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    t[i] = argument(x[i]);
-  }
-  kernel(t.data(), x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    x[i] = result(x[i], t[i]);
+  for (std::size_t first = 0; first < x.size(); first += t.size()) {
+    const std::span<double> block = x.subspan(first, (std::min)(t.size(), x.size() - first));
+    std::transform(block.begin(), block.end(), t.begin(), argument);
+    kernel(t.data(), block.size());
+    std::transform(block.begin(), block.end(), t.begin(), block.begin(), result);
   }
 }
 

@@ -26,6 +26,7 @@ namespace graph {
 namespace gradients {
 
 using detent::detail::rounded_product;
+using detent::detail::sum_of;
 
 /// Numbers as floats, each rounded.
 [[nodiscard]] inline std::vector<float> as_floats(std::span<const double> values) {
@@ -59,24 +60,6 @@ inline void add_to(std::span<double> sum, std::span<const float> values, double 
   for (std::size_t i = 0; i < values.size(); ++i) {
     sum[i] += rounded_product(static_cast<double>(values[i]), factor);
   }
-}
-
-/// The sum of n values: value i is added to the sum s[i % 8], and the result is
-/// ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])), which does not wait for one
-/// addition after the other.
-[[nodiscard]] inline double sum_of(std::span<const double> values) {
-  constexpr std::size_t lanes = 8;
-  std::array<double, lanes> s{};
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    for (std::size_t k = 0; k < lanes; ++k) {
-      s[k] += values[i + k];
-    }
-  }
-  for (std::size_t k = 0; i < values.size(); ++i, ++k) {
-    s[k] += values[i];
-  }
-  return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
 }
 
 /// Calls each(k, o, i) for all elements i of the output in order, where k is the element of an
