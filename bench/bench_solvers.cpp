@@ -167,19 +167,18 @@ int main(int argc, char** argv) {
     std::size_t columns;
     bool symmetric;
   } const weight_solvers[] = {
-    {"hqq", [](auto w, const auto&, const auto& f) { return detent::hqq(w, f); }, 64, 1024, false},
-    {"coordinate_descent",
-     [](auto w, const auto& g, const auto& f) { return detent::coordinate_descent(w, g, f); }, 32,
-     512, true},
-    {"adaround",
-     [](auto w, const auto& g, const auto& f) {
-       return detent::adaround(w, g, f, {.iterations = 100});
-     },
-     32, 256, true},
-#if DETENT_WITH_EIGEN
-    {"gptq", [](auto w, const auto& g, const auto& f) { return detent::gptq(w, g, f); }, 256, 512,
-     true},
-#endif
+      {"hqq", [](auto w, const auto&, const auto& f) { return detent::hqq(w, f); }, 64, 1024,
+       false},
+      {"coordinate_descent",
+       [](auto w, const auto& g, const auto& f) { return detent::coordinate_descent(w, g, f); }, 32,
+       512, true},
+      {"adaround",
+       [](auto w, const auto& g, const auto& f) {
+         return detent::adaround(w, g, f, {.iterations = 100});
+       },
+       32, 256, true},
+      {"gptq", [](auto w, const auto& g, const auto& f) { return detent::gptq(w, g, f); }, 256, 512,
+       true},
   };
   for (const auto& s : weight_solvers) {
     for (const std::int32_t bits : {4, 8}) {

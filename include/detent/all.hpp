@@ -48,10 +48,12 @@
 #include <detent/solvers/adam.hpp>
 #include <detent/solvers/adaround.hpp>
 #include <detent/solvers/awq.hpp>
+#include <detent/solvers/cholesky.hpp>
 #include <detent/solvers/coordinate_descent.hpp>
 #include <detent/solvers/estimates.hpp>
 #include <detent/solvers/exact_mse.hpp>
 #include <detent/solvers/fixed_power.hpp>
+#include <detent/solvers/gptq.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/hqq.hpp>
 #include <detent/solvers/kl.hpp>
@@ -59,6 +61,7 @@
 #include <detent/solvers/lp_search.hpp>
 #include <detent/solvers/momentum_descent.hpp>
 #include <detent/solvers/parts.hpp>
+#include <detent/solvers/powers.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/solvers/smooth_quant.hpp>
 #include <detent/statistics/distribution.hpp>
@@ -68,7 +71,6 @@
 
 #if DETENT_WITH_EIGEN
 #include <detent/solvers/eigen_views.hpp>
-#include <detent/solvers/gptq.hpp>
 #endif
 
 #endif  // DETENT_ALL_HPP

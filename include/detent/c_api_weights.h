@@ -67,10 +67,10 @@ DETENT_C_API detent_status detent_gram_observer_load(const void* bytes, size_t s
 typedef enum detent_weight_algorithm DETENT_C_ENUM {
   DETENT_WEIGHTS_NEAREST = 0,            /**< Nearest rounding. */
   DETENT_WEIGHTS_COORDINATE_DESCENT = 1, /**< Changes codes and scales step by step. */
-  DETENT_WEIGHTS_GPTQ = 2,     /**< GPTQ; DETENT_UNSUPPORTED in a library built without Eigen. */
-  DETENT_WEIGHTS_ADAROUND = 3, /**< AdaRound: decides up or down by gradients. */
-  DETENT_WEIGHTS_AWQ = 4,      /**< AWQ: scales columns, clips groups. */
-  DETENT_WEIGHTS_HQQ = 5       /**< HQQ: chooses zero points, without inputs. */
+  DETENT_WEIGHTS_GPTQ = 2,               /**< GPTQ: later columns make up for errors. */
+  DETENT_WEIGHTS_ADAROUND = 3,           /**< AdaRound: decides up or down by gradients. */
+  DETENT_WEIGHTS_AWQ = 4,                /**< AWQ: scales columns, clips groups. */
+  DETENT_WEIGHTS_HQQ = 5                 /**< HQQ: chooses zero points, without inputs. */
 } detent_weight_algorithm;
 
 /** The grid of the codes, what is known of the inputs, and options of the algorithms; each reads

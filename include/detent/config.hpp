@@ -11,11 +11,11 @@
 //                                that header is found, on x86-64 with GCC or Clang
 //   DETENT_WITH_XSIMD            (0 or 1) register-level templates through <xsimd/xsimd.hpp>; by
 //                                default 1 if that header is found
-//   DETENT_WITH_EIGEN            (0 or 1) the solvers that need Eigen; by default 1 if
-//                                <Eigen/Cholesky> is found
+//   DETENT_WITH_EIGEN            (0 or 1) conversions to and from Eigen's matrices; by default 1 if
+//                                <Eigen/Core> is found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
-// Without Eigen, <detent/solvers/gptq.hpp> and <detent/solvers/eigen_views.hpp> cannot be included.
+// Without Eigen, <detent/solvers/eigen_views.hpp> cannot be included.
 // The headers of graph/ have two macros of their own, which <detent/graph/src.hpp> describes.
 #ifndef DETENT_CONFIG_HPP
 #define DETENT_CONFIG_HPP
@@ -68,14 +68,14 @@
 
 #ifndef DETENT_WITH_EIGEN
 #if defined(__has_include)
-#if __has_include(<Eigen/Cholesky>)
+#if __has_include(<Eigen/Core>)
 #define DETENT_WITH_EIGEN 1
 #endif
 #endif
 #endif
 #ifndef DETENT_WITH_EIGEN
-/// Set by the user, 0 or 1: whether the solvers that need Eigen are there. The default is 1 if
-/// `<Eigen/Cholesky>` is found, else 0.
+/// Set by the user, 0 or 1: whether matrices of Eigen can be converted. The default is 1 if
+/// `<Eigen/Core>` is found, else 0.
 #define DETENT_WITH_EIGEN 0
 #endif
 

@@ -76,11 +76,11 @@
 //                                that header is found, on x86-64 with GCC or Clang
 //   DETENT_WITH_XSIMD            (0 or 1) register-level templates through <xsimd/xsimd.hpp>; by
 //                                default 1 if that header is found
-//   DETENT_WITH_EIGEN            (0 or 1) the solvers that need Eigen; by default 1 if
-//                                <Eigen/Cholesky> is found
+//   DETENT_WITH_EIGEN            (0 or 1) conversions to and from Eigen's matrices; by default 1 if
+//                                <Eigen/Core> is found
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
-// Without Eigen, <detent/solvers/gptq.hpp> and <detent/solvers/eigen_views.hpp> cannot be included.
+// Without Eigen, <detent/solvers/eigen_views.hpp> cannot be included.
 // The headers of graph/ have two macros of their own, which <detent/graph/src.hpp> describes.
 #ifndef DETENT_CONFIG_HPP
 #define DETENT_CONFIG_HPP
@@ -145,14 +145,14 @@
 
 #ifndef DETENT_WITH_EIGEN
 #if defined(__has_include)
-#if __has_include(<Eigen/Cholesky>)
+#if __has_include(<Eigen/Core>)
 #define DETENT_WITH_EIGEN 1
 #endif
 #endif
 #endif
 #ifndef DETENT_WITH_EIGEN
-/// Set by the user, 0 or 1: whether the solvers that need Eigen are there. The default is 1 if
-/// `<Eigen/Cholesky>` is found, else 0.
+/// Set by the user, 0 or 1: whether matrices of Eigen can be converted. The default is 1 if
+/// `<Eigen/Core>` is found, else 0.
 #define DETENT_WITH_EIGEN 0
 #endif
 
@@ -370,38 +370,34 @@ inline void scale_and_add(std::size_t n, float a, const float* scale, const floa
   }
 }
 
-#undef DETENT_ROUNDED
-
-/// y[i] += a[0] * x[0][i] + a[1] * x[1][i] + a[2] * x[2][i] + a[3] * x[3][i] for n elements, where
-/// x[k] begins `stride` elements behind x[k - 1]. For values whose products and sums are exact: the
-/// order of the additions, and whether they are fused, do not matter then.
-inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride, const double* x,
-                           std::size_t stride, double* y) noexcept {
-  const double a0 = a[0];
-  const double a1 = a[a_stride];
-  const double a2 = a[2 * a_stride];
-  const double a3 = a[3 * a_stride];
-  const double* const x1 = x + stride;
-  const double* const x2 = x1 + stride;
-  const double* const x3 = x2 + stride;
+/// add_scaled() four times: with a[0] and x, then with a[1] and the values that begin `stride`
+/// behind x, and so on.
+inline void add_four_scaled(std::size_t n, const double (&a)[4], const double* x,
+                            std::size_t stride, double* y) noexcept {
   std::size_t i = 0;
-#if (defined(__GNUC__) || defined(__clang__)) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
   typedef double pair __attribute__((vector_size(16)));  // NOLINT: no alias
-  const auto load = [](const double* from) {
-    pair p;
-    std::memcpy(&p, from, sizeof p);
-    return p;
-  };
   for (; i + 2 <= n; i += 2) {
-    const pair sum = (load(y + i) + load(x + i) * a0) + (load(x1 + i) * a1) +
-                     (load(x2 + i) * a2 + load(x3 + i) * a3);
+    pair sum;
+    std::memcpy(&sum, y + i, sizeof sum);
+    for (std::size_t k = 0; k < 4; ++k) {
+      pair product;
+      std::memcpy(&product, x + k * stride + i, sizeof product);
+      product *= a[k];
+      DETENT_ROUNDED(product);
+      sum += product;
+    }
     std::memcpy(y + i, &sum, sizeof sum);
   }
 #endif
   for (; i < n; ++i) {
-    y[i] += (a0 * x[i] + a1 * x1[i]) + (a2 * x2[i] + a3 * x3[i]);
+    for (std::size_t k = 0; k < 4; ++k) {
+      y[i] += rounded_product(a[k], x[k * stride + i]);
+    }
   }
 }
+
+#undef DETENT_ROUNDED
 
 /// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
 [[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {
@@ -4362,6 +4358,16 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 
+/// Vectors of doubles, as many as a register has.
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+
+/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
+/// with another sum.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+}
+
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
 /// the sum then hold: they are rounding_bias_bits + integer.
 inline constexpr float rounding_bias = 12582912.0F;
@@ -4621,6 +4627,16 @@ using float_vector = hn::Vec<float_tag>;
 using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
+
+/// Vectors of doubles, as many as a register has.
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+
+/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
+/// with another sum.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+}
 
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
 /// the sum then hold: they are rounding_bias_bits + integer.
@@ -36394,17 +36410,10 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-using double_tag = hn::ScalableTag<double>;
-using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
 /// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
-
-/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
-HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
-  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
-}
 
 /// detail::polynomial().
 template <std::size_t N>
@@ -36572,17 +36581,10 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-using double_tag = hn::ScalableTag<double>;
-using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
 /// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
-
-/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
-HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
-  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
-}
 
 /// detail::polynomial().
 template <std::size_t N>
@@ -44997,6 +44999,393 @@ DETENT_NAMESPACE_END
 #include <utility>
 #include <vector>
 
+// ---- detent/kernels/definitions/double_products.hpp ----
+// The table of the family of double products.
+#ifndef DETENT_KERNELS_DEFINITIONS_DOUBLE_PRODUCTS_HPP
+#define DETENT_KERNELS_DEFINITIONS_DOUBLE_PRODUCTS_HPP
+
+// ---- detent/kernels/double_products.hpp ----
+// The family of double products: matrix products in doubles, for solvers.
+#ifndef DETENT_KERNELS_DOUBLE_PRODUCTS_HPP
+#define DETENT_KERNELS_DOUBLE_PRODUCTS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// Arguments of add_products:
+///
+///   C[i, j] += A[i, 0] * B[0, j], then += A[i, 1] * B[1, j], and so on to A[i, depth - 1]
+///
+/// with each product and each sum rounded to double. The elements of C do not depend on each other.
+///
+/// A[i, k] is at a[i * a_row_stride + k * a_depth_stride], so that a transposed matrix can be
+/// multiplied; rows of B and C are dense. C overlaps neither A nor B.
+struct double_product_args {
+  std::size_t rows = 0, columns = 0, depth = 0;
+  const double* a = nullptr;
+  std::size_t a_row_stride = 0, a_depth_stride = 1;
+  const double* b = nullptr;
+  std::size_t b_stride = 0;
+  double* c = nullptr;
+  std::size_t c_stride = 0;
+};
+
+/// The kernels of double products.
+struct double_product_kernels {
+  void (*add_products)(const double_product_args& args) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const double_product_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_DOUBLE_PRODUCTS_HPP
+
+#if DETENT_DEFINES_KERNELS
+
+// ---- detent/kernels/portable/double_products.hpp ----
+// Products of doubles in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_DOUBLE_PRODUCTS_HPP
+#define DETENT_KERNELS_PORTABLE_DOUBLE_PRODUCTS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+DETENT_DECL void add_products(const double_product_args& p) noexcept {
+  for (std::size_t k = 0; k < p.depth;) {
+    // Four rows of B at a time, so that C is read and written a quarter as often.
+    const std::size_t count = p.depth - k < 4 ? 1 : 4;
+    const double* const b = p.b + k * p.b_stride;
+    for (std::size_t i = 0; i < p.rows; ++i) {
+      const double* const a = p.a + i * p.a_row_stride + k * p.a_depth_stride;
+      double* const c = p.c + i * p.c_stride;
+      if (count == 4) {
+        const double factors[] = {a[0], a[p.a_depth_stride], a[2 * p.a_depth_stride],
+                                  a[3 * p.a_depth_stride]};
+        detail::add_four_scaled(p.columns, factors, b, p.b_stride, c);
+      } else {
+        detail::add_scaled(p.columns, a[0], b, c);
+      }
+    }
+    k += count;
+  }
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_DOUBLE_PRODUCTS_HPP
+#if DETENT_WITH_HIGHWAY
+// ---- detent/kernels/vector/double_products-inl.hpp ----
+// Products of doubles.
+//
+// Each element is one chain of sums in the order of k, so a tile needs enough independent elements
+// to hide the latency of an addition: 4 rows of 4 vectors with 32 registers, of 2 with 16. A row
+// that is left over is multiplied by twice as many vectors.
+
+#ifndef DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP
+#define DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP
+
+#include <cstddef>
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_target-inl.hpp ----
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
+//
+//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   ... #includes: all that the text needs ...
+//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
+//   #include <detent/kernels/vector/for_each_target-inl.hpp>
+//   #endif
+//   #ifdef DETENT_KERNELS_TEXT
+//   ... the text, in namespace HWY_NAMESPACE ...
+//   #include <detent/kernels/vector/end_text-inl.hpp>
+//   #endif
+//
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
+//
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+inline constexpr std::size_t double_lanes = hn::MaxLanes(double_tag{});
+/// How many vectors of a row a tile holds, and how many rows.
+inline constexpr std::size_t double_tile_vectors = double_lanes == 8 ? 4 : 2;
+inline constexpr std::size_t double_tile_rows = 4;
+/// How many rows of B are multiplied before the next rows of A are: with a tile's columns, 64 or 16
+/// KiB.
+inline constexpr std::size_t double_tile_depth = 256;
+
+/// Multiplies kRows rows from `row` on by kVectors vectors of columns from `column` on, for k in
+/// [first, last). If kVectors is 1, only the first `count` columns of the vector are there.
+template <std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_products_tile(const double_product_args& p, std::size_t row, std::size_t column,
+                                  std::size_t first, std::size_t last, std::size_t count) noexcept {
+  const double_tag dd;
+  const bool whole = kVectors > 1 || count == double_lanes;
+  double* const c = p.c + row * p.c_stride + column;
+  double_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const double* const from = c + r * p.c_stride + v * double_lanes;
+      sum[r][v] = whole ? hn::LoadU(dd, from) : hn::LoadN(dd, from, count);
+    }
+  }
+  const double* a = p.a + row * p.a_row_stride + first * p.a_depth_stride;
+  const double* b = p.b + first * p.b_stride + column;
+  for (std::size_t k = first; k < last; ++k, a += p.a_depth_stride, b += p.b_stride) {
+    double_vector bv[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const double* const from = b + v * double_lanes;
+      bv[v] = whole ? hn::LoadU(dd, from) : hn::LoadN(dd, from, count);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const double_vector av = hn::Set(dd, a[r * p.a_row_stride]);
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::Add(sum[r][v], product(av, bv[v]));
+      }
+    }
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      double* const to = c + r * p.c_stride + v * double_lanes;
+      if (whole) {
+        hn::StoreU(sum[r][v], dd, to);
+      } else {
+        hn::StoreN(sum[r][v], dd, to, count);
+      }
+    }
+  }
+}
+
+/// Multiplies all rows by kVectors vectors of columns.
+template <std::size_t kVectors>
+void add_products_columns(const double_product_args& p, std::size_t column,
+                          std::size_t count) noexcept {
+  for (std::size_t first = 0; first < p.depth; first += double_tile_depth) {
+    const std::size_t last =
+        p.depth - first < double_tile_depth ? p.depth : first + double_tile_depth;
+    std::size_t row = 0;
+    for (; row + double_tile_rows <= p.rows; row += double_tile_rows) {
+      add_products_tile<double_tile_rows, kVectors>(p, row, column, first, last, count);
+    }
+    for (; row + 2 <= p.rows; row += 2) {
+      add_products_tile<2, kVectors>(p, row, column, first, last, count);
+    }
+    if (row < p.rows) {
+      add_products_tile<1, kVectors>(p, row, column, first, last, count);
+    }
+  }
+}
+
+inline void add_products(const double_product_args& p) noexcept {
+  constexpr std::size_t tile_columns = double_tile_vectors * double_lanes;
+  std::size_t column = 0;
+  if (p.rows == 1) {
+    for (; column + 2 * tile_columns <= p.columns; column += 2 * tile_columns) {
+      add_products_tile<1, 2 * double_tile_vectors>(p, 0, column, 0, p.depth, double_lanes);
+    }
+  }
+  for (; column + tile_columns <= p.columns; column += tile_columns) {
+    add_products_columns<double_tile_vectors>(p, column, double_lanes);
+  }
+  for (; column < p.columns; column += double_lanes) {
+    const std::size_t left = p.columns - column;
+    add_products_columns<1>(p, column, left < double_lanes ? left : double_lanes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+inline constexpr std::size_t double_lanes = hn::MaxLanes(double_tag{});
+/// How many vectors of a row a tile holds, and how many rows.
+inline constexpr std::size_t double_tile_vectors = double_lanes == 8 ? 4 : 2;
+inline constexpr std::size_t double_tile_rows = 4;
+/// How many rows of B are multiplied before the next rows of A are: with a tile's columns, 64 or 16
+/// KiB.
+inline constexpr std::size_t double_tile_depth = 256;
+
+/// Multiplies kRows rows from `row` on by kVectors vectors of columns from `column` on, for k in
+/// [first, last). If kVectors is 1, only the first `count` columns of the vector are there.
+template <std::size_t kRows, std::size_t kVectors>
+HWY_INLINE void add_products_tile(const double_product_args& p, std::size_t row, std::size_t column,
+                                  std::size_t first, std::size_t last, std::size_t count) noexcept {
+  const double_tag dd;
+  const bool whole = kVectors > 1 || count == double_lanes;
+  double* const c = p.c + row * p.c_stride + column;
+  double_vector sum[kRows][kVectors];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const double* const from = c + r * p.c_stride + v * double_lanes;
+      sum[r][v] = whole ? hn::LoadU(dd, from) : hn::LoadN(dd, from, count);
+    }
+  }
+  const double* a = p.a + row * p.a_row_stride + first * p.a_depth_stride;
+  const double* b = p.b + first * p.b_stride + column;
+  for (std::size_t k = first; k < last; ++k, a += p.a_depth_stride, b += p.b_stride) {
+    double_vector bv[kVectors];
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const double* const from = b + v * double_lanes;
+      bv[v] = whole ? hn::LoadU(dd, from) : hn::LoadN(dd, from, count);
+    }
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      const double_vector av = hn::Set(dd, a[r * p.a_row_stride]);
+      DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::Add(sum[r][v], product(av, bv[v]));
+      }
+    }
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      double* const to = c + r * p.c_stride + v * double_lanes;
+      if (whole) {
+        hn::StoreU(sum[r][v], dd, to);
+      } else {
+        hn::StoreN(sum[r][v], dd, to, count);
+      }
+    }
+  }
+}
+
+/// Multiplies all rows by kVectors vectors of columns.
+template <std::size_t kVectors>
+void add_products_columns(const double_product_args& p, std::size_t column,
+                          std::size_t count) noexcept {
+  for (std::size_t first = 0; first < p.depth; first += double_tile_depth) {
+    const std::size_t last =
+        p.depth - first < double_tile_depth ? p.depth : first + double_tile_depth;
+    std::size_t row = 0;
+    for (; row + double_tile_rows <= p.rows; row += double_tile_rows) {
+      add_products_tile<double_tile_rows, kVectors>(p, row, column, first, last, count);
+    }
+    for (; row + 2 <= p.rows; row += 2) {
+      add_products_tile<2, kVectors>(p, row, column, first, last, count);
+    }
+    if (row < p.rows) {
+      add_products_tile<1, kVectors>(p, row, column, first, last, count);
+    }
+  }
+}
+
+inline void add_products(const double_product_args& p) noexcept {
+  constexpr std::size_t tile_columns = double_tile_vectors * double_lanes;
+  std::size_t column = 0;
+  if (p.rows == 1) {
+    for (; column + 2 * tile_columns <= p.columns; column += 2 * tile_columns) {
+      add_products_tile<1, 2 * double_tile_vectors>(p, 0, column, 0, p.depth, double_lanes);
+    }
+  }
+  for (; column + tile_columns <= p.columns; column += tile_columns) {
+    add_products_columns<double_tile_vectors>(p, column, double_lanes);
+  }
+  for (; column < p.columns; column += double_lanes) {
+    const std::size_t left = p.columns - column;
+    add_products_columns<1>(p, column, left < double_lanes ? left : double_lanes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+DETENT_DECL const double_product_kernels* double_product_kernels::of(target t) noexcept {
+  switch (t) {
+#define DETENT_ROW(id, vectors, products, depthwise)    \
+  case target::id: {                                    \
+    static constexpr double_product_kernels kernels = { \
+        .add_products = &vectors::add_products,         \
+    };                                                  \
+    return &kernels;                                    \
+  }
+    DETENT_FOR_EACH_TARGET(DETENT_ROW)
+#undef DETENT_ROW
+    default:
+      return nullptr;
+  }
+}
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_DEFINES_KERNELS
+#endif  // DETENT_KERNELS_DEFINITIONS_DOUBLE_PRODUCTS_HPP
+
 DETENT_NAMESPACE_BEGIN
 
 /// A symmetric K x K matrix of finite doubles with a diagonal that is not negative, or its diagonal
@@ -45112,10 +45501,85 @@ class gram_matrix {
   void add_scaled_column(std::size_t i, double a, double* y, std::size_t first,
                          std::size_t last) const noexcept {
     if (!is_diagonal_) {  // symmetric: a column is a row
-      detail::add_scaled(last - first, a, values_.data() + i * size_ + first, y + first);
+      detail::active<kernels::double_product_kernels>().add_products(
+          {.rows = 1,
+           .columns = last - first,
+           .depth = 1,
+           .a = &a,
+           .b = values_.data() + i * size_ + first,
+           .b_stride = size_,
+           .c = y + first,
+           .c_stride = size_});
     } else if (first <= i && i < last) {
       y[i] += detail::rounded_product(a, values_[i]);
     }
+  }
+  /// Does y(r, j) += x(r, 0) * G_fj, then += x(r, 1) * G_(f+1)j, and so on for all columns of x,
+  /// with f = `first`: what add_scaled_column() does for one row and one column. x and y are dense,
+  /// with `rows` rows; those of x have `columns` elements, those of y K.
+  void add_products(std::size_t rows, std::size_t first, std::size_t columns, const double* x,
+                    double* y) const noexcept {
+    if (!is_diagonal_) {
+      detail::active<kernels::double_product_kernels>().add_products(
+          {.rows = rows,
+           .columns = size_,
+           .depth = columns,
+           .a = x,
+           .a_row_stride = columns,
+           .b = values_.data() + first * size_,
+           .b_stride = size_,
+           .c = y,
+           .c_stride = size_});
+      return;
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t j = 0; j < columns; ++j) {
+        y[r * size_ + first + j] += detail::rounded_product(x[r * columns + j], values_[first + j]);
+      }
+    }
+  }
+
+  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. Of the two equal
+  /// products of each pair of elements one is computed; each sum runs from the first column to the
+  /// last.
+  [[nodiscard]] std::vector<double> squared_lengths(std::size_t rows, const double* e) const {
+    std::vector<double> result(rows);
+    if (is_diagonal_) {
+      for (std::size_t i = 0; i < rows * size_; ++i) {
+        const double product = detail::rounded_product(e[i], values_[i % size_]);
+        result[i / size_] += detail::rounded_product(e[i], product);
+      }
+      return result;
+    }
+    std::vector<double> twice(e, e + rows * size_);
+    for (double& value : twice) {
+      value *= 2.0;  // exact
+    }
+    constexpr std::size_t block = 64;
+    std::vector<double> sums(rows * block);
+    for (std::size_t first = 0; first < size_; first += block) {
+      const std::size_t width = (std::min)(block, size_ - first);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      kernels::double_product_args args{.rows = rows,
+                                        .columns = width,
+                                        .depth = first,
+                                        .a = twice.data(),
+                                        .a_row_stride = size_,
+                                        .b = values_.data() + first,
+                                        .b_stride = size_,
+                                        .c = sums.data(),
+                                        .c_stride = block};
+      const auto& kernels = detail::active<kernels::double_product_kernels>();
+      kernels.add_products(args);
+      args.depth = width;
+      args.a = e + first;
+      args.b += first * size_;
+      kernels.add_products(args);
+      for (std::size_t r = 0; r < rows; ++r) {
+        result[r] += detail::ordered_dot(width, e + r * size_ + first, sums.data() + r * block);
+      }
+    }
+    return result;
   }
 
   friend bool operator==(const gram_matrix&, const gram_matrix&) = default;
@@ -45521,21 +45985,16 @@ class gram_observer {
       for (std::size_t j0 = 0; j0 <= i0; j0 += tile) {
         const std::size_t width = (std::min)(tile, size_ - j0);
         std::fill_n(products.begin(), height * tile, 0.0);
-        for (std::size_t r = 0; r < n; ++r) {
-          const double* const left = block + r * size_ + i0;
-          const double* const right = block + r * size_ + j0;
-          const bool four = r + 4 <= n;
-          for (std::size_t i = 0; i < height; ++i) {
-            const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
-            double* const out = products.data() + i * tile;
-            if (four) {
-              detail::add_four_exact(end, left + i, size_, right, size_, out);
-            } else {
-              detail::add_scaled(end, left[i], right, out);
-            }
-          }
-          r += four ? 3 : 0;
-        }
+        detail::active<kernels::double_product_kernels>().add_products({.rows = height,
+                                                                        .columns = width,
+                                                                        .depth = n,
+                                                                        .a = block + i0,
+                                                                        .a_row_stride = 1,
+                                                                        .a_depth_stride = size_,
+                                                                        .b = block + j0,
+                                                                        .b_stride = size_,
+                                                                        .c = products.data(),
+                                                                        .c_stride = tile});
         for (std::size_t i = 0; i < height; ++i) {
           std::int64_t* const out = sums.low.data() + triangle(i0 + i) + j0;
           for (std::size_t j = 0; j < width && j0 + j <= i0 + i; ++j) {
@@ -45583,9 +46042,14 @@ struct rectified_sigmoid {
   double sigmoid = 0.5;
   double h = 0.5;
 
-  explicit rectified_sigmoid(double u) noexcept
-      : sigmoid(1.0 / (1.0 + portable_exp(-u))),
-        h(std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0)) {}
+  explicit rectified_sigmoid(double u) noexcept : sigmoid(portable_logistic(u)), h(h_of(sigmoid)) {}
+  rectified_sigmoid(double sigmoid_of_u, double h_of_u) noexcept
+      : sigmoid(sigmoid_of_u), h(h_of_u) {}
+
+  /// The h of a u from the logistic function of u.
+  [[nodiscard]] static double h_of(double sigmoid) noexcept {
+    return std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0);
+  }
 
   /// Whether h is between its ends; only there do gradients pass.
   [[nodiscard]] bool is_free() const noexcept { return h > 0.0 && h < 1.0; }
@@ -45623,9 +46087,14 @@ struct rounding_interval {
   [[nodiscard]] double rounded(double h) const noexcept { return at(h < 0.5 ? 0.0 : 1.0); }
 };
 
+/// 2h - 1
+[[nodiscard]] inline double rounding_centred(double h) noexcept {
+  return 2.0 * h - 1.0;  // the product is exact
+}
+
 /// |2h - 1|^(beta - 1) with the sign of 2h - 1: the slope of the regularizer divided by -2 beta.
 [[nodiscard]] inline double rounding_pull(double h, double beta) noexcept {
-  const double centred = 2.0 * h - 1.0;  // the product is exact
+  const double centred = rounding_centred(h);
   return std::copysign(portable_power(std::fabs(centred), beta - 1.0), centred);
 }
 
@@ -45669,13 +46138,57 @@ inline void require_regularization(double regularization, const char* where) {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_LEARNED_ROUNDING_HPP
+// ---- detent/solvers/powers.hpp ----
+// Powers of many numbers by vectors.
+#ifndef DETENT_SOLVERS_POWERS_HPP
+#define DETENT_SOLVERS_POWERS_HPP
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Replaces each x by x^y with the bits of portable_power(). Each x is 0 or positive and normal.
+inline void replace_by_powers(std::span<double> x, double y) noexcept {
+  if (y == 0.0) {
+    std::fill(x.begin(), x.end(), 1.0);
+    return;
+  }
+  const double power_of_zero = y > 0.0 ? 0.0 : std::numeric_limits<double>::infinity();
+  const auto& kernels = active<kernels::exponential_kernels>();
+  constexpr std::size_t block = 256;
+  std::array<double, block> powers;
+  for (std::size_t first = 0; first < x.size(); first += block) {
+    const std::span<double> some = x.subspan(first, (std::min)(block, x.size() - first));
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      powers[i] = some[i] == 0.0 ? 1.0 : some[i];
+    }
+    kernels.log(powers.data(), some.size());
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      powers[i] = rounded_product(y, powers[i]);
+    }
+    kernels.exp(powers.data(), some.size());
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      some[i] = some[i] == 0.0 ? power_of_zero : powers[i];
+    }
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_POWERS_HPP
 // ---- detent/solvers/quantized_weights.hpp ----
 // The room solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution or
 // a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
 // elementwise/ and the public headers of quantization and packing, and nothing of observers/ or
-// graph/. Only gptq.hpp and eigen_views.hpp need Eigen.
+// graph/. Only eigen_views.hpp needs Eigen.
 //
 // This file holds what all weight solvers take and return: weights with a row for each output and a
 // column for each input, on a grid of at most 8 bits, with a scale and a zero point for each row or
@@ -45689,8 +46202,8 @@ DETENT_NAMESPACE_END
 //     hqq                 chooses zero points, without any inputs
 //
 // Here v = scale * (code - zero_point), computed in double, where it is exact, and G is the Gram
-// matrix of the layer's inputs (gram.hpp). All but gptq return the same bits with any compiler, on
-// any processor and for any parallel_for.
+// matrix of the layer's inputs (gram.hpp). All return the same bits with any compiler, on any
+// processor and for any parallel_for.
 #ifndef DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 #define DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 
@@ -45782,7 +46295,7 @@ struct quantized_weights {
 namespace detail {
 
 /// How many rows one task solves. The results do not depend on it.
-inline constexpr std::size_t solver_rows_per_task = 4;
+inline constexpr std::size_t solver_rows_per_task = 8;
 
 /// What every weight solver begins with: dense, checked weights and their starting parameters. The
 /// constructor throws, with `where` in the message, what round_to_nearest() describes.
@@ -45892,27 +46405,17 @@ struct weight_problem {
     }
   }
 
-  /// Writes (w - v)^T G (w - v) of each of some rows to `result`; sums run from the first column to
-  /// the last.
+  /// Writes (w - v)^T G (w - v) of each of some rows to `result`.
   void objectives(const gram_matrix& g, const quantized_weights& q, std::size_t first_row,
                   std::size_t row_count, double* result) const {
     std::vector<double> e(row_count * columns);
-    std::vector<double> ge(row_count * columns);
     for (std::size_t r = 0; r < row_count; ++r) {
       for (std::size_t c = 0; c < columns; ++c) {
         e[r * columns + c] = static_cast<double>(row(first_row + r)[c]) - q.value(first_row + r, c);
       }
     }
-    for (std::size_t c = 0; c < columns; ++c) {  // each column of G serves all rows
-      for (std::size_t r = 0; r < row_count; ++r) {
-        if (e[r * columns + c] != 0.0) {
-          g.add_scaled_column(c, e[r * columns + c], ge.data() + r * columns, 0, columns);
-        }
-      }
-    }
-    for (std::size_t r = 0; r < row_count; ++r) {
-      result[r] = ordered_dot(columns, e.data() + r * columns, ge.data() + r * columns);
-    }
+    const std::vector<double> lengths = g.squared_lengths(row_count, e.data());
+    std::copy(lengths.begin(), lengths.end(), result);
   }
   [[nodiscard]] std::vector<double> objectives(const gram_matrix& g, const quantized_weights& q,
                                                const parallel_for& parallel) const {
@@ -45949,10 +46452,12 @@ inline void require_finite_objective(double objective, const char* where) {
 }
 
 /// Replaces rows of `q` that are no better than those of `nearest` by the latter, and fills in the
-/// evidence. `before` and `after` are the objectives of the rows of `nearest` and `q`.
-inline void keep_better_rows(const weight_problem& problem, const quantized_weights& nearest,
-                             const std::vector<double>& before, std::vector<double> after,
-                             quantized_weights& q, const char* where) {
+/// evidence.
+inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
+                             const quantized_weights& nearest, quantized_weights& q,
+                             const parallel_for& parallel, const char* where) {
+  const std::vector<double> before = problem.objectives(g, nearest, parallel);
+  std::vector<double> after = problem.objectives(g, q, parallel);
   const auto copy_row = [](const auto& from, auto& to, std::size_t r, std::size_t width) {
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(r * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>(r * width));
@@ -45971,14 +46476,6 @@ inline void keep_better_rows(const weight_problem& problem, const quantized_weig
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
 }
-/// The same, with objectives that are computed here.
-inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
-                             const quantized_weights& nearest, quantized_weights& q,
-                             const parallel_for& parallel, const char* where) {
-  keep_better_rows(problem, nearest, problem.objectives(g, nearest, parallel),
-                   problem.objectives(g, q, parallel), q, where);
-}
-
 }  // namespace detail
 
 /// Rounds weights to nearest: code = clamp(round_half_even(w / scale) + zero_point), as
@@ -46050,7 +46547,8 @@ struct adaround_options {
 namespace detail {
 
 /// Several rows that are solved at the same time, so that G is read once for all of them. Each has
-/// its own solution.
+/// its own solution. Arrays have an element for each weight, so that they can be worked through by
+/// vectors.
 class adaround_rows {
  public:
   adaround_rows(const weight_problem& problem, const gram_matrix& g, std::size_t first_row,
@@ -46060,6 +46558,11 @@ class adaround_rows {
         first_row_(first_row),
         rows_(row_count),
         elements_(row_count * problem.columns),
+        u_(elements_.size()),
+        moments_(elements_.size()),
+        sigmoid_(elements_.size()),
+        h_(elements_.size()),
+        pull_(elements_.size()),
         error_(elements_.size()),
         gradient_(elements_.size()),
         normalizers_(row_count, 1.0) {
@@ -46077,63 +46580,62 @@ class adaround_rows {
       normalizers_[r] = mean > 0.0 ? 1.0 / rounded_product(unit, mean) : 0.0;
       for (std::size_t c = 0; c < problem.columns; ++c) {
         const quant_params p = problem.params(first_row + r, c / problem.group_size);
-        element& e = elements_[r * problem.columns + c];
-        const double steps =
-            static_cast<double>(problem.row(first_row + r)[c]) / static_cast<double>(p.scale);
+        const std::size_t i = r * problem.columns + c;
+        element& e = elements_[i];
+        e.weight = static_cast<double>(problem.row(first_row + r)[c]);
         e.scale = static_cast<double>(p.scale);
         e.importance =
             rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
+        const double steps = e.weight / e.scale;
         e.interval = rounding_interval::of(steps, p.zero_point, levels);
         // At first, h is the fractional part of weight / scale.
-        e.v = rectified_sigmoid::inverse(steps - e.interval.below);
+        u_[i] = rectified_sigmoid::inverse(steps - e.interval.below);
       }
     }
   }
 
   void iterate(double beta, double regularization, const adam_corrections& corrections,
                const adam_options& optimizer) noexcept {
-    const std::size_t columns = problem_.columns;
+    take_h();
     for (std::size_t i = 0; i < elements_.size(); ++i) {
-      element& e = elements_[i];
-      e.up = rectified_sigmoid(e.v);
-      e.is_free = e.interval.is_free(e.up);
-      error_[i] = rounded_product(e.scale, e.interval.at(e.up.h)) -
-                  static_cast<double>(problem_.row(first_row_ + i / columns)[i % columns]);
+      const element& e = elements_[i];
+      error_[i] = rounded_product(e.scale, e.interval.at(h_[i])) - e.weight;
     }
     std::fill(gradient_.begin(), gradient_.end(), 0.0);
-    for (std::size_t c = 0; c < columns; ++c) {
-      for (std::size_t r = 0; r < rows_; ++r) {
-        gram_.add_scaled_column(c, error_[r * columns + c], gradient_.data() + r * columns, 0,
-                                columns);
+    gram_.add_products(rows_, 0, problem_.columns, error_.data(), gradient_.data());
+    if (regularization > 0.0) {
+      for (std::size_t i = 0; i < pull_.size(); ++i) {
+        pull_[i] = std::fabs(rounding_centred(h_[i]));
       }
+      replace_by_powers(pull_, beta - 1.0);
     }
     for (std::size_t i = 0; i < elements_.size(); ++i) {
-      element& e = elements_[i];
+      const element& e = elements_[i];
+      const rectified_sigmoid up(sigmoid_[i], h_[i]);
       double slope = 0.0;
-      if (e.is_free) {
-        slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / columns]),
+      if (e.interval.is_free(up)) {
+        slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / problem_.columns]),
                                 gradient_[i]);
         if (regularization > 0.0) {
           const double weight = rounded_product(2.0 * regularization * beta, e.importance);
-          slope -= rounded_product(weight, rounding_pull(e.up.h, beta));
+          slope -= rounded_product(weight, std::copysign(pull_[i], rounding_centred(h_[i])));
         }
-        slope = rounded_product(slope, e.up.slope());
+        slope = rounded_product(slope, up.slope());
       }
-      e.v -= adam_step(e.moments, slope, corrections, optimizer);
+      u_[i] -= adam_step(moments_[i], slope, corrections, optimizer);
     }
   }
 
   /// Writes the codes. Returns whether all h had come to rest at 0 or 1.
-  [[nodiscard]] bool finish(quantized_weights& q) const noexcept {
+  [[nodiscard]] bool finish(quantized_weights& q) noexcept {
+    take_h();
     bool decided = true;
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       const element& e = elements_[i];
-      const double h =
-          rounding_gamma + rounded_product(rounding_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
-      decided = decided && (e.importance == 0.0 || h < 0.05 || h > 0.95 ||
+      decided = decided && (e.importance == 0.0 || h_[i] < 0.05 || h_[i] > 0.95 ||
                             e.interval.below + 1.0 <= e.interval.lowest ||
                             e.interval.below >= e.interval.highest);
-      const double steps = e.interval.rounded(h);
+      const double steps = e.interval.rounded(h_[i]);
       const std::size_t r = first_row_ + i / problem_.columns;
       const std::size_t c = i % problem_.columns;
       const double zero_point = problem_.params(r, c / problem_.group_size).zero_point;
@@ -46143,21 +46645,33 @@ class adaround_rows {
   }
 
  private:
+  /// What stays the same for a weight.
   struct element {
+    double weight = 0.0;
     double scale = 1.0;
     double importance = 0.0;  // scale^2 G_jj, normalized
     rounding_interval interval;
-    double v = 0.0;
-    rectified_sigmoid up{0.0};
-    adam_moments moments;
-    bool is_free = false;
   };
+
+  /// Computes sigmoid and h from u.
+  void take_h() noexcept {
+    std::copy(u_.begin(), u_.end(), sigmoid_.begin());
+    active<kernels::exponential_kernels>().logistic(sigmoid_.data(), sigmoid_.size());
+    for (std::size_t i = 0; i < h_.size(); ++i) {
+      h_[i] = rectified_sigmoid::h_of(sigmoid_[i]);
+    }
+  }
 
   const weight_problem& problem_;
   const gram_matrix& gram_;
   std::size_t first_row_;
   std::size_t rows_;
   std::vector<element> elements_;
+  std::vector<double> u_;
+  std::vector<adam_moments> moments_;
+  std::vector<double> sigmoid_;
+  std::vector<double> h_;
+  std::vector<double> pull_;      // |2h - 1|^(beta - 1)
   std::vector<double> error_;     // v - w
   std::vector<double> gradient_;  // G (v - w)
   std::vector<double> normalizers_;
@@ -46759,6 +47273,134 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_AWQ_HPP
+// ---- detent/solvers/cholesky.hpp ----
+// The Cholesky factor of a matrix, with the same bits on every target and for any number of
+// threads, which the factors of linear algebra libraries do not have.
+#ifndef DETENT_SOLVERS_CHOLESKY_HPP
+#define DETENT_SOLVERS_CHOLESKY_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Computes R with A = R^T R, R upper triangular, in place and row by row.
+///
+/// The matrix that is given is -A, of which only the upper triangle counts: then every step adds
+/// products, as the kernels do. Halves are solved recursively, so that nearly all work is in
+/// products of large blocks:
+///
+///     A11 = R11^T R11,   R12 = R11^-T A12,   A22 - R12^T R12 = R22^T R22
+class cholesky {
+ public:
+  /// `negated` has n x n elements and outlives this object.
+  cholesky(double* negated, std::size_t n, const parallel_for& parallel)
+      : a_(negated), n_(n), parallel_(parallel) {}
+
+  /// Replaces the upper triangle by R. Returns false, with the matrix in an unspecified state, if a
+  /// pivot is not larger than its element of `least_pivots`: then A is not positive definite to
+  /// working precision. What is below the diagonal is unspecified.
+  [[nodiscard]] bool run(std::span<const double> least_pivots) {
+    return factorize(0, n_, least_pivots);
+  }
+
+ private:
+  /// Blocks of this size are solved row by row.
+  static constexpr std::size_t leaf = 16;
+  /// How many rows a task takes, and from how many multiplications on tasks are worth it.
+  static constexpr std::size_t rows_per_task = 64;
+  static constexpr std::size_t much_work = std::size_t{1} << 21;
+
+  [[nodiscard]] double& at(std::size_t i, std::size_t j) const noexcept { return a_[i * n_ + j]; }
+
+  bool factorize(std::size_t first, std::size_t last, std::span<const double> least_pivots) {
+    if (last - first > leaf) {
+      const std::size_t middle = first + (last - first) / 2;
+      if (!factorize(first, middle, least_pivots)) {
+        return false;
+      }
+      solve(first, middle, middle, last);
+      const std::size_t size = last - middle;
+      const bool is_much = size * size * (middle - first) > much_work;
+      run_parallel(is_much ? parallel_ : parallel_for{}, (size + rows_per_task - 1) / rows_per_task,
+                   [&](std::size_t task) {
+                     // From the diagonal on.
+                     const std::size_t row = middle + task * rows_per_task;
+                     add_products(row, (std::min)(row + rows_per_task, last), row, last, first,
+                                  middle);
+                   });
+      return factorize(middle, last, least_pivots);
+    }
+    for (std::size_t i = first; i < last; ++i) {
+      const double pivot = -at(i, i);
+      if (!(pivot > least_pivots[i])) {
+        return false;
+      }
+      at(i, i) = std::sqrt(pivot);
+      for (std::size_t j = i + 1; j < last; ++j) {
+        at(i, j) = -at(i, j) / at(i, i);
+      }
+      for (std::size_t k = i + 1; k < last; ++k) {
+        for (std::size_t j = k; j < last; ++j) {
+          at(k, j) += rounded_product(at(i, k), at(i, j));
+        }
+      }
+    }
+    return true;
+  }
+
+  /// Replaces the block B of rows [first, last) and columns [left, right) by R11^-T B, where R11 is
+  /// the triangle at [first, last).
+  void solve(std::size_t first, std::size_t last, std::size_t left, std::size_t right) {
+    if (last - first > leaf) {
+      const std::size_t middle = first + (last - first) / 2;
+      solve(first, middle, left, right);
+      const std::size_t size = last - middle;
+      const bool is_much = size * (right - left) * (middle - first) > much_work;
+      run_parallel(is_much ? parallel_ : parallel_for{}, (size + rows_per_task - 1) / rows_per_task,
+                   [&](std::size_t task) {
+                     const std::size_t row = middle + task * rows_per_task;
+                     add_products(row, (std::min)(row + rows_per_task, last), left, right, first,
+                                  middle);
+                   });
+      solve(middle, last, left, right);
+      return;
+    }
+    for (std::size_t i = first; i < last; ++i) {
+      add_products(i, i + 1, left, right, first, i);
+      for (std::size_t j = left; j < right; ++j) {
+        at(i, j) = -at(i, j) / at(i, i);
+      }
+    }
+  }
+
+  /// Adds R_ki R_kj for k in [low, high) to each element (i, j) of a block.
+  void add_products(std::size_t first_row, std::size_t last_row, std::size_t first_column,
+                    std::size_t last_column, std::size_t low, std::size_t high) const noexcept {
+    active<kernels::double_product_kernels>().add_products({.rows = last_row - first_row,
+                                                            .columns = last_column - first_column,
+                                                            .depth = high - low,
+                                                            .a = &at(low, first_row),
+                                                            .a_row_stride = 1,
+                                                            .a_depth_stride = n_,
+                                                            .b = &at(low, first_column),
+                                                            .b_stride = n_,
+                                                            .c = &at(first_row, first_column),
+                                                            .c_stride = n_});
+  }
+
+  double* a_;
+  std::size_t n_;
+  const parallel_for& parallel_;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_CHOLESKY_HPP
 // ---- detent/solvers/coordinate_descent.hpp ----
 // A weight solver that lowers a linear layer's output error by changing one code or one scale at a
 // time.
@@ -46770,6 +47412,7 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -46784,21 +47427,48 @@ struct coordinate_descent_options {
 
 namespace detail {
 
-/// A row while its codes and scales change; e = w - v and g = G e are kept up to date.
+/// A row while its codes and scales change. Kept up to date are
+///
+///     e    = w - v
+///     g    = G e
+///     p_i  = G c_i for each group i, where c_i is code - zero_point in the group and 0 elsewhere
+///
+/// so that a scale is improved without a product, and a step costs one column of G.
 class row_descent {
  public:
-  row_descent(const weight_problem& problem, const gram_matrix& g, std::size_t row,
-              quantized_weights& q)
+  /// The arrays outlive this object: `e` and `g` have an element for each column, `products` has
+  /// that for each group, and is not used if scales are fixed.
+  row_descent(const weight_problem& problem, const gram_matrix& gram, std::size_t row,
+              quantized_weights& q, double* e, double* g, double* products)
       : problem_(problem),
-        gram_(g),
+        gram_(gram),
         weights_(problem.row(row)),
         codes_(q.codes.data() + row * problem.columns),
         scales_(q.params.scales.data() + row * problem.groups),
         zero_points_(q.params.zero_points.data() + row * problem.groups),
-        e_(problem.columns),
-        g_(problem.columns),
-        buffer_(problem.columns) {
-    refresh();
+        e_(e),
+        g_(g),
+        products_(products),
+        quiet_(problem.columns) {
+    take_errors();
+    for (std::size_t group = 0; group < problem.groups; ++group) {
+      take_quiet(group);
+    }
+  }
+
+  /// Writes c_i of a group, without the zeros elsewhere.
+  void take_coefficients(std::size_t group, double* c) const noexcept {
+    const std::size_t first = problem_.first(group);
+    for (std::size_t j = first; j < problem_.last(group); ++j) {
+      c[j - first] = codes_[j] - zero_points_[group];
+    }
+  }
+
+  [[nodiscard]] double objective() const noexcept { return ordered_dot(problem_.columns, e_, g_); }
+
+  /// Called when all arrays are complete.
+  void begin() noexcept {
+    is_fresh_ = true;
     // Smaller gains cannot be told from rounding or, for scales, are not worth the iterations that
     // go on and on where scales of neighbouring groups depend on each other. Both bound the number
     // of steps.
@@ -46806,56 +47476,18 @@ class row_descent {
     smallest_scale_gain_ = rounded_product(1e-8, objective());
   }
 
-  [[nodiscard]] double objective() const noexcept {
-    return ordered_dot(e_.size(), e_.data(), g_.data());
-  }
-
-  /// Sets the code of column j to the best one while all others stay: if v_j moves by t, the
-  /// objective changes by G_jj t^2 - 2 g_j t. Returns whether the code changed.
-  bool improve_code(std::size_t j) noexcept {
-    const double diagonal = gram_.diagonal(j);
-    if (!(diagonal > 0.0)) {
-      return false;
-    }
-    const grid levels = problem_.scheme.levels;
-    const auto scale = static_cast<double>(scales_[j / problem_.group_size]);
-    const double lowest = levels.qmin - codes_[j];
-    const double highest = levels.qmax - codes_[j];
-    const double steps = g_[j] / rounded_product(diagonal, scale);
-    if (std::isnan(steps)) {
-      return false;
-    }
-    const double d = reference::round_half_even(steps < lowest    ? lowest
-                                                : steps > highest ? highest
-                                                                  : steps);
-    const double t = scale * d;  // exact
-    if (!(gain(g_[j], diagonal, t) > smallest_code_gain_)) {
-      return false;
-    }
-    codes_[j] = static_cast<std::int8_t>(codes_[j] + static_cast<int>(d));
-    refresh_error(j);
-    gram_.add_scaled_column(j, -t, g_.data(), 0, g_.size());
-    is_fresh_ = false;
-    return true;
-  }
-
-  /// Sets the scale of a group to the best one while all else stays: with c the group's codes minus
-  /// the zero point, this is scale + (c^T g) / (c^T G c); with one group it is (w^T G c) / (c^T G
-  /// c). Returns whether the scale changed.
+  /// Sets the scale of a group to the best one while all else stays: this is scale + (c_i^T g) /
+  /// (c_i^T p_i); with one group it is (w^T p) / (c^T p). Returns whether the scale changed.
   bool improve_scale(std::size_t group) noexcept {
     const std::size_t first = problem_.first(group);
     const std::size_t last = problem_.last(group);
-    std::fill(buffer_.begin(), buffer_.end(), 0.0);  // G c
+    const double* const product = products_ + group * problem_.columns;
     double slope = 0.0;
-    for (std::size_t j = first; j < last; ++j) {
-      if (const double c = codes_[j] - zero_points_[group]; c != 0.0) {
-        gram_.add_scaled_column(j, c, buffer_.data(), 0, buffer_.size());
-        slope += rounded_product(c, g_[j]);
-      }
-    }
     double curvature = 0.0;
     for (std::size_t j = first; j < last; ++j) {
-      curvature += rounded_product(codes_[j] - zero_points_[group], buffer_[j]);
+      const double c = codes_[j] - zero_points_[group];
+      slope += rounded_product(c, g_[j]);
+      curvature += rounded_product(c, product[j]);
     }
     if (!(curvature > 0.0)) {
       return false;
@@ -46871,60 +47503,94 @@ class row_descent {
     }
     scales_[group] = scale;
     for (std::size_t j = first; j < last; ++j) {
-      refresh_error(j);
+      take_error(j);
     }
-    add_scaled(g_.size(), -change, buffer_.data(), g_.data());
+    take_quiet(group);
+    add_scaled(problem_.columns, -change, product, g_);
     is_fresh_ = false;
     return true;
   }
 
-  /// Performs one iteration. Returns whether anything changed. If nothing did, g has no rounding
-  /// errors of earlier changes: where they might hide an improvement, it is computed anew and all
-  /// codes are visited again.
-  bool iterate(bool fixed_scales) noexcept {
-    bool changed = false;
-    for (std::size_t group = 0; group < problem_.groups && !fixed_scales; ++group) {
-      changed = improve_scale(group) || changed;
+  /// Sets the code of column j to the best one while all others stay: if v_j moves by t, the
+  /// objective changes by G_jj t^2 - 2 g_j t. Returns whether the code changed.
+  bool improve_code(std::size_t j) noexcept {
+    const double diagonal = gram_.diagonal(j);
+    if (!(diagonal > 0.0)) {
+      return false;
     }
-    changed = improve_codes() || changed;
-    if (!changed && !is_fresh_) {
-      refresh();
-      changed = improve_codes();
+    const grid levels = problem_.scheme.levels;
+    const std::size_t group = j / problem_.group_size;
+    const auto scale = static_cast<double>(scales_[group]);
+    const double lowest = levels.qmin - codes_[j];
+    const double highest = levels.qmax - codes_[j];
+    const double steps = g_[j] / rounded_product(diagonal, scale);
+    if (std::isnan(steps)) {
+      return false;
+    }
+    const double d = reference::round_half_even(steps < lowest    ? lowest
+                                                : steps > highest ? highest
+                                                                  : steps);
+    const double t = scale * d;  // exact
+    if (!(gain(g_[j], diagonal, t) > smallest_code_gain_)) {
+      return false;
+    }
+    codes_[j] = static_cast<std::int8_t>(codes_[j] + static_cast<int>(d));
+    take_error(j);
+    gram_.add_scaled_column(j, -t, g_, 0, problem_.columns);
+    if (products_ != nullptr) {
+      gram_.add_scaled_column(j, d, products_ + group * problem_.columns, 0, problem_.columns);
+    }
+    is_fresh_ = false;
+    return true;
+  }
+
+  /// Visits all scales. Returns whether any changed.
+  bool improve_scales() noexcept {
+    bool changed = false;
+    for (std::size_t group = 0; group < problem_.groups; ++group) {
+      changed = improve_scale(group) || changed;
     }
     return changed;
   }
 
-  /// Computes e and g from the codes and scales.
-  void refresh() noexcept {
-    if (is_fresh_) {
-      return;
-    }
-    std::fill(g_.begin(), g_.end(), 0.0);
-    for (std::size_t j = 0; j < e_.size(); ++j) {
-      refresh_error(j);
-      if (e_[j] != 0.0) {
-        gram_.add_scaled_column(j, e_[j], g_.data(), 0, g_.size());
+  /// Visits all codes. Returns whether any changed.
+  bool improve_codes() noexcept {
+    bool changed = false;
+    for (std::size_t j = 0; j < problem_.columns; ++j) {
+      // A step of less than half a level is none.
+      if (!(std::fabs(g_[j]) <= quiet_[j])) {
+        changed = improve_code(j) || changed;
       }
     }
-    is_fresh_ = true;
+    return changed;
   }
+
+  /// Whether g has no rounding errors of changes since it was computed from e.
+  [[nodiscard]] bool is_fresh() const noexcept { return is_fresh_; }
+  /// Called when g was computed from e.
+  void refreshed() noexcept { is_fresh_ = true; }
 
  private:
   [[nodiscard]] static double gain(double slope, double curvature, double t) noexcept {
     return rounded_product(t, 2.0 * slope - rounded_product(curvature, t));
   }
-  void refresh_error(std::size_t j) noexcept {
+  void take_error(std::size_t j) noexcept {
     const std::size_t group = j / problem_.group_size;
     e_[j] =
         static_cast<double>(weights_[j]) -  // the product is exact
         static_cast<double>(codes_[j] - zero_points_[group]) * static_cast<double>(scales_[group]);
   }
-  bool improve_codes() noexcept {
-    bool changed = false;
-    for (std::size_t j = 0; j < e_.size(); ++j) {
-      changed = improve_code(j) || changed;
+  void take_errors() noexcept {
+    for (std::size_t j = 0; j < problem_.columns; ++j) {
+      take_error(j);
     }
-    return changed;
+  }
+  /// Where |g_j| is at most this, the code of column j surely stays.
+  void take_quiet(std::size_t group) noexcept {
+    const auto scale = static_cast<double>(scales_[group]);
+    for (std::size_t j = problem_.first(group); j < problem_.last(group); ++j) {
+      quiet_[j] = rounded_product(0.499, rounded_product(gram_.diagonal(j), scale));
+    }
   }
 
   const weight_problem& problem_;
@@ -46933,12 +47599,125 @@ class row_descent {
   std::int8_t* codes_;
   float* scales_;
   const std::int32_t* zero_points_;
-  std::vector<double> e_;
-  std::vector<double> g_;
-  std::vector<double> buffer_;
-  bool is_fresh_ = false;  // whether e and g were computed from the codes as they are
+  double* e_;
+  double* g_;
+  double* products_;           // null if scales are fixed
+  std::vector<double> quiet_;  // see take_quiet()
+  bool is_fresh_ = false;
   double smallest_code_gain_ = 0.0;
   double smallest_scale_gain_ = 0.0;
+};
+
+/// Several rows that are solved at the same time, so that G is read once for all of them where all
+/// of it is multiplied. Each has its own solution.
+class descent_of_rows {
+ public:
+  descent_of_rows(const weight_problem& problem, const gram_matrix& gram, bool fixed_scales,
+                  std::size_t first_row, std::size_t row_count, quantized_weights& q)
+      : problem_(problem),
+        gram_(gram),
+        fixed_scales_(fixed_scales),
+        e_(row_count * problem.columns),
+        g_(row_count * problem.columns),
+        products_(fixed_scales ? 0 : row_count * problem.groups * problem.columns) {
+    const std::size_t columns = problem.columns;
+    rows_.reserve(row_count);
+    for (std::size_t r = 0; r < row_count; ++r) {
+      rows_.emplace_back(problem, gram, first_row + r, q, e_.data() + r * columns,
+                         g_.data() + r * columns,
+                         fixed_scales ? nullptr : products_.data() + r * problem.groups * columns);
+    }
+    gram.add_products(row_count, 0, columns, e_.data(), g_.data());
+    if (!fixed_scales) {
+      take_products();
+    }
+    for (row_descent& row : rows_) {
+      row.begin();
+    }
+  }
+
+  /// A row, of the `row_count`.
+  [[nodiscard]] row_descent& row(std::size_t r) noexcept { return rows_[r]; }
+
+  /// Runs until no row changes or `max_iterations` are done. Writes the iterations of each row, and
+  /// whether it converged.
+  void run(std::size_t max_iterations, std::size_t* iterations, char* converged) {
+    std::vector<std::size_t> active(rows_.size());
+    std::iota(active.begin(), active.end(), std::size_t{0});
+    for (std::size_t i = 0; i < max_iterations && !active.empty(); ++i) {
+      std::vector<std::size_t> remaining;
+      std::vector<std::size_t> unsure;
+      for (const std::size_t r : active) {
+        const bool any_scale = !fixed_scales_ && rows_[r].improve_scales();
+        const bool any_code = rows_[r].improve_codes();
+        ++iterations[r];
+        if (any_scale || any_code) {
+          remaining.push_back(r);
+        } else if (!rows_[r].is_fresh()) {
+          unsure.push_back(r);
+        } else {
+          converged[r] = 1;
+        }
+      }
+      // Rounding errors of earlier changes might hide an improvement.
+      refresh(unsure);
+      for (const std::size_t r : unsure) {
+        if (rows_[r].improve_codes()) {
+          remaining.push_back(r);
+        } else {
+          converged[r] = 1;
+        }
+      }
+      active = std::move(remaining);
+    }
+  }
+
+ private:
+  /// Computes p_i of all rows.
+  void take_products() {
+    const std::size_t columns = problem_.columns;
+    std::vector<double> coefficients(rows_.size() * problem_.group_size);
+    std::vector<double> products(rows_.size() * columns);
+    for (std::size_t group = 0; group < problem_.groups; ++group) {
+      const std::size_t size = problem_.last(group) - problem_.first(group);
+      for (std::size_t r = 0; r < rows_.size(); ++r) {
+        rows_[r].take_coefficients(group, coefficients.data() + r * size);
+      }
+      std::fill(products.begin(), products.end(), 0.0);
+      gram_.add_products(rows_.size(), problem_.first(group), size, coefficients.data(),
+                         products.data());
+      for (std::size_t r = 0; r < rows_.size(); ++r) {
+        std::copy_n(products.begin() + static_cast<std::ptrdiff_t>(r * columns), columns,
+                    products_.begin() +
+                        static_cast<std::ptrdiff_t>((r * problem_.groups + group) * columns));
+      }
+    }
+  }
+
+  /// Computes g of some rows from e.
+  void refresh(const std::vector<std::size_t>& rows) {
+    const std::size_t columns = problem_.columns;
+    std::vector<double> e(rows.size() * columns);
+    std::vector<double> g(rows.size() * columns);
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      std::copy_n(e_.begin() + static_cast<std::ptrdiff_t>(rows[n] * columns), columns,
+                  e.begin() + static_cast<std::ptrdiff_t>(n * columns));
+    }
+    gram_.add_products(rows.size(), 0, columns, e.data(), g.data());
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      std::copy_n(g.begin() + static_cast<std::ptrdiff_t>(n * columns), columns,
+                  g_.begin() + static_cast<std::ptrdiff_t>(rows[n] * columns));
+      rows_[rows[n]].refreshed();
+    }
+  }
+
+  const weight_problem& problem_;
+  const gram_matrix& gram_;
+  bool fixed_scales_;
+  std::vector<double> e_;
+  std::vector<double> g_;
+  std::vector<double> products_;
+  std::vector<row_descent> rows_;
 };
 
 }  // namespace detail
@@ -46957,7 +47736,8 @@ class row_descent {
 /// says that this end was reached within max_iterations: no single code can be changed for the
 /// better. Zero points stay. Columns with G_jj = 0 keep their nearest codes.
 ///
-/// Time: O(K^2) for each row and iteration, O(K) with a diagonal G. Throws what round_to_nearest()
+/// Time: O(K^2) for each row, O(K) for each iteration and each change. Memory: a double for each
+/// column and group of a row that is being solved. Throws what round_to_nearest()
 /// throws, and invalid_argument if max_iterations is 0. Thread-safe; blocks of rows are shared out
 /// by `parallel`, and the result does not depend on it.
 ///
@@ -46973,33 +47753,381 @@ class row_descent {
   const quantized_weights nearest = problem.nearest();
   quantized_weights q = nearest;
   q.evidence.method = where;
-  std::vector<double> before(problem.rows);
-  std::vector<double> after(problem.rows);
   std::vector<std::size_t> iterations(problem.rows);
   std::vector<char> converged(problem.rows);
+  // Rows that are solved at the same time take this many doubles at most.
+  constexpr std::size_t most_products = std::size_t{1} << 22;
+  const std::size_t at_once =
+      (std::max)(std::size_t{1}, most_products / (problem.groups * problem.columns));
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t count) {
-    for (std::size_t r = first_row; r < first_row + count; ++r) {
-      detail::row_descent descent(problem, g, r, q);
-      before[r] = descent.objective();
-      while (iterations[r] < options.max_iterations && converged[r] == 0) {
-        ++iterations[r];
-        converged[r] = descent.iterate(options.fixed_scales) ? 0 : 1;
-      }
-      descent.refresh();
-      after[r] = descent.objective();
+    for (std::size_t done = 0; done < count; done += at_once) {
+      const std::size_t first = first_row + done;
+      const std::size_t some = (std::min)(at_once, count - done);
+      detail::descent_of_rows(problem, g, options.fixed_scales, first, some, q)
+          .run(options.max_iterations, iterations.data() + first, converged.data() + first);
     }
   });
   for (std::size_t r = 0; r < problem.rows; ++r) {
     q.evidence.iterations = (std::max)(q.evidence.iterations, iterations[r]);
     q.evidence.converged = q.evidence.converged && converged[r] != 0;
   }
-  detail::keep_better_rows(problem, nearest, before, std::move(after), q, where);
+  detail::keep_better_rows(problem, g, nearest, q, parallel, where);
   return q;
 }
 
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_COORDINATE_DESCENT_HPP
+// ---- detent/solvers/gptq.hpp ----
+// GPTQ: rounds weights column by column and lets the columns that follow make up for the error.
+#ifndef DETENT_SOLVERS_GPTQ_HPP
+#define DETENT_SOLVERS_GPTQ_HPP
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Options of gptq().
+struct gptq_options {
+  /// What is added to the diagonal of G, as a fraction of its mean diagonal.
+  double damping = 0.01;
+  /// Number of columns between updates of all columns that follow. It affects the speed only.
+  std::size_t block_size = 128;
+  /// Whether columns are processed in descending order of G_jj instead of their own order.
+  bool activation_order = false;
+  /// Whether scales of groups come from the weights as they were given, not as they are when their
+  /// group's turn comes. This is always so with activation_order, where groups have no turn, and
+  /// with given scales.
+  bool static_groups = false;
+};
+
+namespace detail {
+
+/// What gptq() needs of H = G + damping: with H = T T^T, T upper triangular in the order of
+/// processing, the shares T_jk / T_kk of the error of column j that column k makes up for.
+struct gptq_factor {
+  std::vector<double> shares;  // T_jk / T_kk at [k * size + j], j <= k; empty for a diagonal G
+  std::vector<double> pivots;  // T_kk; empty for a diagonal G
+  std::vector<std::size_t> order;
+  double damping;  // the one that was used
+};
+
+/// Factorizes H = G + damping * mean(diagonal) I in the order of processing; inputs that are always
+/// zero get the mean diagonal (1 if all are). With J the reversal of rows, J H J = R^T R gives T =
+/// J R^T J.
+[[nodiscard]] inline gptq_factor factorize(const gram_matrix& g, const gptq_options& options,
+                                           const parallel_for& parallel = {}) {
+  const std::size_t size = g.size();
+  gptq_factor factor;
+  factor.order.resize(size);
+  std::iota(factor.order.begin(), factor.order.end(), std::size_t{0});
+  if (options.activation_order) {
+    std::stable_sort(factor.order.begin(), factor.order.end(),
+                     [&](std::size_t a, std::size_t b) { return g.diagonal(a) > g.diagonal(b); });
+  }
+  const double mean = g.mean_diagonal();
+  const double dead = mean > 0.0 ? mean : 1.0;
+  constexpr double largest_damping = 1.0;
+  for (factor.damping = options.damping;;
+       factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
+    require(factor.damping <= (std::max)(largest_damping, options.damping),
+            error_kind::invalid_argument,
+            "gptq: the Gram matrix is not positive definite, with a damping of ", largest_damping,
+            " neither");
+    const double added = rounded_product(factor.damping, mean);
+    const auto diagonal = [&](std::size_t j) {
+      return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
+    };
+    if (g.is_diagonal()) {
+      if (std::isfinite(dead + added)) {
+        return factor;
+      }
+      continue;
+    }
+    std::vector<double>& h = factor.shares;
+    h.resize(size * size);
+    std::vector<double> least(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::size_t a = factor.order[size - 1 - i];
+      for (std::size_t j = i; j < size; ++j) {
+        const std::size_t b = factor.order[size - 1 - j];
+        h[i * size + j] = a == b ? -diagonal(a) : -g(a, b);
+      }
+      // Nothing but rounding is left in a pivot that is not larger.
+      least[i] = rounded_product(static_cast<double>(size) * std::numeric_limits<double>::epsilon(),
+                                 diagonal(a));
+    }
+    if (!cholesky(h.data(), size, parallel).run(least)) {
+      continue;
+    }
+    std::reverse(h.begin(), h.end());
+    factor.pivots.resize(size);
+    bool is_finite = true;
+    for (std::size_t k = 0; k < size; ++k) {
+      factor.pivots[k] = h[k * size + k];
+      for (std::size_t j = 0; j <= k; ++j) {
+        h[k * size + j] /= factor.pivots[k];
+        is_finite = is_finite && std::isfinite(h[k * size + j]);
+      }
+    }
+    if (is_finite) {
+      return factor;
+    }
+  }
+}
+
+/// Several rows that are solved at the same time, so that the factor is read once for all of them,
+/// and by vectors that have a row in each lane. Each has its own solution.
+///
+/// The published loop passes the error of each column on to all columns that follow, by a row of
+/// the factor U of H^-1 = U^T U:
+///
+///     w_k -= (w_j - v_j) / U_jj * U_jk
+///
+/// Solved for the weights that were given, w0, the value that column k is rounded at is
+///
+///     w_k = w0_k + sum over j before k of (w0_j - v_j) T_jk / T_kk,   H = T T^T
+///
+/// which needs no inverse (Chee et al., QuIP, 2023). The sum runs from the first column to the
+/// last.
+class gptq_rows {
+ public:
+  /// How many rows there are at most.
+  static constexpr std::size_t lanes = 32;
+
+  gptq_rows(const weight_problem& problem, const gptq_factor& factor, const gptq_options& options,
+            bool static_groups, std::size_t first_row, quantized_weights& q)
+      : problem_(problem),
+        factor_(factor),
+        block_size_((std::min)(options.block_size, problem.columns)),
+        static_groups_(static_groups),
+        first_row_(first_row),
+        rows_((std::min)(lanes, problem.rows - first_row)),
+        q_(q),
+        weights_(problem.columns * lanes),
+        left_(problem.columns * lanes) {
+    for (std::size_t j = 0; j < problem.columns; ++j) {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        weights_[j * lanes + r] = static_cast<double>(problem.row(first_row + r)[factor.order[j]]);
+      }
+    }
+    now_ = weights_;
+    scales_.fill(1.0F);
+    lowest_.fill(0.0F);
+    highest_.fill(0.0F);
+  }
+
+  void run() {
+    const std::size_t columns = problem_.columns;
+    for (std::size_t first = 0; first < columns; first += block_size_) {
+      const std::size_t last = (std::min)(columns, first + block_size_);
+      for (std::size_t begin = first; begin < last; begin += step) {
+        const std::size_t end = (std::min)(last, begin + step);
+        for (std::size_t j = begin; j < end; ++j) {
+          add_left(j, j + 1, begin, j, now_.data() + j * lanes, left_.data() + begin * lanes);
+          const std::size_t column = factor_.order[j];
+          const std::size_t group = column / problem_.group_size;
+          if (!static_groups_ && column % problem_.group_size == 0) {
+            // Columns behind `end` lack what is left since `begin`, columns behind `last` what is
+            // left since `first`.
+            choose_params(j, first, begin, end, last);
+          }
+          if (j == 0 || group != group_) {
+            take_params(group);
+          }
+          round_column(j, column);
+        }
+        add_left(end, last, begin, end, now_.data() + end * lanes, left_.data() + begin * lanes);
+      }
+      add_left(last, columns, first, last, now_.data() + last * lanes,
+               left_.data() + first * lanes);
+    }
+  }
+
+ private:
+  /// How many columns are solved one by one before the rest of their block is updated.
+  static constexpr std::size_t step = 16;
+
+  /// Adds to `to`, columns [first, last), what they make up for of columns [low, high); `left` has
+  /// the errors of the latter.
+  void add_left(std::size_t first, std::size_t last, std::size_t low, std::size_t high, double* to,
+                const double* left) const noexcept {
+    if (factor_.shares.empty() || first == last || low == high) {
+      return;
+    }
+    active<kernels::double_product_kernels>().add_products(
+        {.rows = last - first,
+         .columns = rows_,
+         .depth = high - low,
+         .a = factor_.shares.data() + first * problem_.columns + low,
+         .a_row_stride = problem_.columns,
+         .b = left,
+         .b_stride = lanes,
+         .c = to,
+         .c_stride = lanes});
+  }
+
+  /// Copies the parameters of a group to the lanes.
+  void take_params(std::size_t group) noexcept {
+    group_ = group;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const std::size_t at = (first_row_ + r) * problem_.groups + group;
+      const std::int32_t zero_point = q_.params.zero_points[at];
+      scales_[r] = q_.params.scales[at];
+      lowest_[r] = static_cast<float>(problem_.scheme.levels.qmin - zero_point);
+      highest_[r] = static_cast<float>(problem_.scheme.levels.qmax - zero_point);
+    }
+  }
+
+  /// Rounds column j of the order as reference::quantize() does.
+  void round_column(std::size_t j, std::size_t column) noexcept {
+    std::array<float, lanes> steps;
+    for (std::size_t r = 0; r < lanes; ++r) {  // all of them: a loop without an end to check
+      // Adding 1.5 * 2^23 rounds half to even what is less than 2^22.
+      constexpr float bias = 12582912.0F;
+      const float place = static_cast<float>(now_[j * lanes + r]) / scales_[r];
+      const float number = place == place ? place : 0.0F;  // NaN becomes the zero point
+      const float low = number < lowest_[r] ? lowest_[r] : number;
+      steps[r] = (low > highest_[r] ? highest_[r] : low) + bias - bias;
+      left_[j * lanes + r] =
+          weights_[j * lanes + r] -
+          static_cast<double>(steps[r]) * static_cast<double>(scales_[r]);  // exact
+    }
+    std::int8_t* const codes = q_.codes.data() + first_row_ * problem_.columns + column;
+    const float qmin = static_cast<float>(problem_.scheme.levels.qmin);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      codes[r * problem_.columns] = static_cast<std::int8_t>(steps[r] - lowest_[r] + qmin);
+    }
+  }
+
+  /// Chooses the parameters of the group that begins at column j from its weights as they are in
+  /// the published loop: all columns before j are rounded, and these make up for them, as if none
+  /// of the group had an error of its own.
+  void choose_params(std::size_t j, std::size_t first, std::size_t begin, std::size_t end,
+                     std::size_t last) {
+    const std::size_t group = j / problem_.group_size;
+    const std::size_t group_end = problem_.last(group);
+    const std::size_t size = group_end - j;
+    std::vector<double> now(now_.begin() + static_cast<std::ptrdiff_t>(j * lanes),
+                            now_.begin() + static_cast<std::ptrdiff_t>(group_end * lanes));
+    const auto complete = [&](std::size_t from, std::size_t to, std::size_t since) {
+      const std::size_t low = (std::max)(from, j);
+      const std::size_t high = (std::min)(to, group_end);
+      if (low < high) {
+        add_left(low, high, since, j, now.data() + (low - j) * lanes, left_.data() + since * lanes);
+      }
+    };
+    complete(j + 1, end, begin);
+    complete(end, last, begin);
+    complete(last, group_end, first);
+    // What the columns of the group would be short of w0, if they were what they are now.
+    std::vector<double> short_of(size * lanes);
+    for (std::size_t low = 0; low < size; low += step) {
+      const std::size_t high = (std::min)(size, low + step);
+      for (std::size_t i = low; i < high; ++i) {
+        add_left(j + i, j + i + 1, j + low, j + i, now.data() + i * lanes,
+                 short_of.data() + low * lanes);
+        for (std::size_t r = 0; r < rows_; ++r) {
+          short_of[i * lanes + r] = weights_[(j + i) * lanes + r] - now[i * lanes + r];
+        }
+      }
+      add_left(j + high, group_end, j + low, j + high, now.data() + high * lanes,
+               short_of.data() + low * lanes);
+    }
+    std::vector<float> weights(size);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      for (std::size_t i = 0; i < size; ++i) {
+        weights[i] = static_cast<float>(now[i * lanes + r]);
+      }
+      const quant_params p = problem_.params_of(weights, 1.0F);
+      const std::size_t at = (first_row_ + r) * problem_.groups + group;
+      q_.params.scales[at] = p.scale;
+      q_.params.zero_points[at] = p.zero_point;
+    }
+  }
+
+  const weight_problem& problem_;
+  const gptq_factor& factor_;
+  std::size_t block_size_;
+  bool static_groups_;
+  std::size_t first_row_;
+  std::size_t rows_;
+  quantized_weights& q_;
+  std::vector<double> weights_;  // w0
+  std::vector<double> now_;      // the weights as columns before them have changed them
+  std::vector<double> left_;     // w0 - v of the columns that are rounded
+  // The group of the column that is rounded, and its parameters; ends of the grid are in steps from
+  // the zero point.
+  std::size_t group_ = 0;
+  std::array<float, lanes> scales_;
+  std::array<float, lanes> lowest_;
+  std::array<float, lanes> highest_;
+};
+
+}  // namespace detail
+
+/// GPTQ. With H = G + damping * mean(diagonal of G) * I and H^-1 = U^T U, U upper triangular, does
+/// for each column j in its turn:
+///
+///     code_j = clamp(round_half_even(w_j / scale) + zero_point)     w_j rounded to float
+///     w_k   -= (w_j - v_j) / U_jj * U_jk                            for all k after j
+///
+/// If G is zero off its diagonal, this is nearest rounding to the bit. The scale and zero point of
+/// a group are those of its weights' range when its first column is reached, unless they are given
+/// or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to nearest and
+/// affect no other column. If H is not positive definite in double (for example because G is
+/// singular and damping is 0), damping becomes 1e-6 or ten times itself, until it is;
+/// evidence.damping is what was used.
+///
+/// The result is usually much better than nearest rounding, but that is not guaranteed: compare
+/// evidence.objective, which is that of G without damping, with evidence.nearest_objective.
+///
+/// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
+/// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
+/// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
+/// Thread-safe; the same bits everywhere, and for any `parallel`.
+///
+/// Sources: Frantar et al., GPTQ (2023); Chee et al., QuIP (2023), for the form that needs no
+/// inverse.
+[[nodiscard]] inline quantized_weights gptq(matrix_view<const float> weights, const gram_matrix& g,
+                                            const weight_format& format = {},
+                                            const gptq_options& options = {},
+                                            const parallel_for& parallel = {}) {
+  constexpr const char* where = "gptq";
+  const detail::weight_problem problem(weights, format, where);
+  problem.require_gram(g, where);
+  require(std::isfinite(options.damping) && options.damping >= 0.0, error_kind::invalid_argument,
+          where, ": damping of ", options.damping);
+  require(options.block_size > 0, error_kind::invalid_argument, where, ": the block size is 0");
+  quantized_weights q = problem.nearest();
+  q.evidence.method = where;
+  q.evidence.nearest_objective = detail::ordered_sum(problem.objectives(g, q, parallel));
+  const detail::gptq_factor factor = detail::factorize(g, options, parallel);
+  const bool static_groups =
+      options.static_groups || options.activation_order || !format.scales.empty();
+  using detail::gptq_rows;
+  detail::run_parallel(
+      parallel, (problem.rows + gptq_rows::lanes - 1) / gptq_rows::lanes, [&](std::size_t task) {
+        gptq_rows(problem, factor, options, static_groups, task * gptq_rows::lanes, q).run();
+      });
+  q.evidence.objective = detail::ordered_sum(problem.objectives(g, q, parallel));
+  q.evidence.iterations = 1;
+  q.evidence.damping = factor.damping;
+  detail::require_finite_objective(q.evidence.objective, where);
+  return q;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_GPTQ_HPP
 // ---- detent/solvers/hqq.hpp ----
 // Half-quadratic quantization (HQQ): chooses zero points that make the errors of the weights
 // sparse. It needs no inputs.
@@ -47406,251 +48534,6 @@ void as_view(const Eigen::DenseBase<Derived>&& matrix) = delete;
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_EIGEN_VIEWS_HPP
-// ---- detent/solvers/gptq.hpp ----
-// GPTQ: rounds weights column by column and lets the columns that follow make up for the error.
-// Needs Eigen, for the Cholesky factor.
-#ifndef DETENT_SOLVERS_GPTQ_HPP
-#define DETENT_SOLVERS_GPTQ_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <span>
-#include <vector>
-
-#if !DETENT_WITH_EIGEN
-#error "detent: gptq.hpp needs Eigen (3.4 or later) on the include path and DETENT_WITH_EIGEN=1"
-#endif
-
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
-
-DETENT_NAMESPACE_BEGIN
-
-/// Options of gptq().
-struct gptq_options {
-  /// What is added to the diagonal of G, as a fraction of its mean diagonal.
-  double damping = 0.01;
-  /// Number of columns between updates of all columns that follow. It affects the speed, and the
-  /// result by rounding only.
-  std::size_t block_size = 128;
-  /// Whether columns are processed in descending order of G_jj instead of their own order.
-  bool activation_order = false;
-  /// Whether scales of groups come from the weights as they were given, not as they are when their
-  /// group's turn comes. This is always so with activation_order, where groups have no turn, and
-  /// with given scales.
-  bool static_groups = false;
-};
-
-namespace detail {
-
-using gptq_matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-/// The upper triangular U with (G + damping)^-1 = U^T U, with columns in the order of processing.
-struct gptq_factor {
-  gptq_matrix u;  // for a diagonal G a single row: the diagonal of U
-  std::vector<std::size_t> order;
-  double damping;  // the one that was used
-};
-
-/// Factorizes H = G + damping * mean(diagonal) I in the order of processing; inputs that are always
-/// zero get the mean diagonal (1 if all are). With J the reversal of rows, J H J = L L^T gives U =
-/// J L^-1 J: one factorization, and no inverse of H.
-[[nodiscard]] inline gptq_factor factorize(const gram_matrix& g, const gptq_options& options) {
-  const std::size_t size = g.size();
-  gptq_factor factor;
-  factor.order.resize(size);
-  std::iota(factor.order.begin(), factor.order.end(), std::size_t{0});
-  if (options.activation_order) {
-    std::stable_sort(factor.order.begin(), factor.order.end(),
-                     [&](std::size_t a, std::size_t b) { return g.diagonal(a) > g.diagonal(b); });
-  }
-  const double mean = g.mean_diagonal();
-  const double dead = mean > 0.0 ? mean : 1.0;
-  const auto n = static_cast<Eigen::Index>(size);
-  constexpr double largest_damping = 1.0;
-  for (factor.damping = options.damping;;
-       factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
-    require(factor.damping <= (std::max)(largest_damping, options.damping),
-            error_kind::invalid_argument,
-            "gptq: the Gram matrix is not positive definite, with a damping of ", largest_damping,
-            " neither");
-    const double added = factor.damping * mean;
-    const auto diagonal = [&](std::size_t j) {
-      return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
-    };
-    if (g.is_diagonal()) {
-      factor.u.resize(1, n);
-      for (std::size_t j = 0; j < size; ++j) {
-        factor.u(0, static_cast<Eigen::Index>(j)) = 1.0 / std::sqrt(diagonal(factor.order[j]));
-      }
-    } else {
-      gptq_matrix h(n, n);
-      for (std::size_t i = 0; i < size; ++i) {
-        for (std::size_t j = 0; j < size; ++j) {
-          const std::size_t a = factor.order[size - 1 - i];
-          const std::size_t b = factor.order[size - 1 - j];
-          h(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j)) =
-              a == b ? diagonal(a) : g(a, b);
-        }
-      }
-      const Eigen::LLT<Eigen::Ref<gptq_matrix>> llt(h);
-      if (llt.info() != Eigen::Success) {
-        continue;
-      }
-      // The matrix is singular to working precision if nothing but rounding is left in a pivot.
-      const auto pivots = h.diagonal().array().square();
-      bool is_singular = false;
-      for (Eigen::Index i = 0; i < n; ++i) {
-        const double before = diagonal(factor.order[size - 1 - static_cast<std::size_t>(i)]);
-        is_singular =
-            is_singular ||
-            !(pivots(i) > static_cast<double>(n) * std::numeric_limits<double>::epsilon() * before);
-      }
-      if (is_singular) {
-        continue;
-      }
-      gptq_matrix inverse = gptq_matrix::Identity(n, n);
-      h.triangularView<Eigen::Lower>().solveInPlace(inverse);
-      factor.u = inverse.reverse();
-    }
-    if (factor.u.allFinite()) {
-      return factor;
-    }
-  }
-}
-
-/// How many rows are solved together, so that U is read once for all of them. Results depend on it,
-/// since Eigen's products round differently for different sizes.
-inline constexpr std::size_t gptq_rows = 32;
-
-inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor& factor,
-                               const gptq_options& options, bool static_groups,
-                               std::size_t first_row, quantized_weights& q) {
-  const std::size_t count = (std::min)(gptq_rows, problem.rows - first_row);
-  const auto rows = static_cast<Eigen::Index>(count);
-  const auto columns = static_cast<Eigen::Index>(problem.columns);
-  const bool is_diagonal = factor.u.rows() != columns || columns == 1;
-  gptq_matrix w(rows, columns);  // columns in the order of processing
-  for (Eigen::Index r = 0; r < rows; ++r) {
-    for (Eigen::Index j = 0; j < columns; ++j) {
-      w(r, j) = static_cast<double>(problem.row(
-          first_row + static_cast<std::size_t>(r))[factor.order[static_cast<std::size_t>(j)]]);
-    }
-  }
-  const auto block_size =
-      static_cast<Eigen::Index>((std::min)(options.block_size, problem.columns));
-  gptq_matrix errors(rows, block_size);
-  std::vector<float> group_weights;
-  for (Eigen::Index first = 0; first < columns; first += block_size) {
-    const Eigen::Index last = (std::min)(columns, first + block_size);
-    for (Eigen::Index j = first; j < last; ++j) {
-      const std::size_t column = factor.order[static_cast<std::size_t>(j)];
-      const std::size_t group = column / problem.group_size;
-      const bool begins_group = !static_groups && column % problem.group_size == 0;
-      const double pivot = factor.u(is_diagonal ? 0 : j, j);
-      for (Eigen::Index r = 0; r < rows; ++r) {
-        const std::size_t row = first_row + static_cast<std::size_t>(r);
-        const std::size_t at = row * problem.groups + group;
-        if (begins_group) {
-          // The errors of this block have not yet been passed on to the rest of the group beyond
-          // the block.
-          const auto size = static_cast<Eigen::Index>(problem.last(group) - column);
-          Eigen::Matrix<double, 1, Eigen::Dynamic> now = w.block(r, j, 1, size);
-          if (!is_diagonal && j + size > last) {
-            const Eigen::Index late = j + size - last;
-            now.tail(late).noalias() -=
-                errors.block(r, 0, 1, j - first) * factor.u.block(first, last, j - first, late);
-          }
-          group_weights.resize(static_cast<std::size_t>(size));
-          for (Eigen::Index i = 0; i < size; ++i) {
-            group_weights[static_cast<std::size_t>(i)] = static_cast<float>(now(i));
-          }
-          const quant_params p = problem.params_of(group_weights, 1.0F);
-          q.params.scales[at] = p.scale;
-          q.params.zero_points[at] = p.zero_point;
-        }
-        const quant_params p{q.params.scales[at], q.params.zero_points[at]};
-        const std::int32_t code =
-            reference::quantize(static_cast<float>(w(r, j)), p, problem.scheme.levels);
-        q.codes[row * problem.columns + column] = static_cast<std::int8_t>(code);
-        const double value =
-            static_cast<double>(code - p.zero_point) * static_cast<double>(p.scale);
-        errors(r, j - first) = (w(r, j) - value) / pivot;
-      }
-      if (!is_diagonal && j + 1 < last) {
-        w.block(0, j + 1, rows, last - j - 1).noalias() -=
-            errors.col(j - first) * factor.u.block(j, j + 1, 1, last - j - 1);
-      }
-    }
-    if (!is_diagonal && last < columns) {
-      w.rightCols(columns - last).noalias() -=
-          errors.leftCols(last - first) * factor.u.block(first, last, last - first, columns - last);
-    }
-  }
-}
-
-}  // namespace detail
-
-/// GPTQ. With H = G + damping * mean(diagonal of G) * I and H^-1 = U^T U, U upper triangular, does
-/// for each column j in its turn:
-///
-///     code_j = clamp(round_half_even(w_j / scale) + zero_point)     w_j rounded to float
-///     w_k   -= (w_j - v_j) / U_jj * U_jk                            for all k after j
-///
-/// If G is zero off its diagonal, this is nearest rounding to the bit. The scale and zero point of
-/// a group are those of its weights' range when its first column is reached, unless they are given
-/// or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to nearest and
-/// affect no other column. If H is not positive definite in double (for example because G is
-/// singular and damping is 0), damping becomes 1e-6 or ten times itself, until it is;
-/// evidence.damping is what was used.
-///
-/// The result is usually much better than nearest rounding, but that is not guaranteed: compare
-/// evidence.objective, which is that of G without damping, with evidence.nearest_objective.
-///
-/// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
-/// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
-/// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
-/// Thread-safe; the result does not depend on `parallel`, but it depends on how Eigen adds: expect
-/// the same bits only from the same program on the same kind of processor. Eigen's functions have
-/// the same names for any -m flags: do not link units that include this header and differ in those
-/// flags.
-///
-/// Source: Frantar et al., GPTQ (2023).
-[[nodiscard]] inline quantized_weights gptq(matrix_view<const float> weights, const gram_matrix& g,
-                                            const weight_format& format = {},
-                                            const gptq_options& options = {},
-                                            const parallel_for& parallel = {}) {
-  constexpr const char* where = "gptq";
-  const detail::weight_problem problem(weights, format, where);
-  problem.require_gram(g, where);
-  require(std::isfinite(options.damping) && options.damping >= 0.0, error_kind::invalid_argument,
-          where, ": damping of ", options.damping);
-  require(options.block_size > 0, error_kind::invalid_argument, where, ": the block size is 0");
-  quantized_weights q = problem.nearest();
-  q.evidence.method = where;
-  q.evidence.nearest_objective = detail::ordered_sum(problem.objectives(g, q, parallel));
-  const detail::gptq_factor factor = detail::factorize(g, options);
-  const bool static_groups =
-      options.static_groups || options.activation_order || !format.scales.empty();
-  detail::run_parallel(parallel, (problem.rows + detail::gptq_rows - 1) / detail::gptq_rows,
-                       [&](std::size_t task) {
-                         detail::gptq_block_of_rows(problem, factor, options, static_groups,
-                                                    task * detail::gptq_rows, q);
-                       });
-  q.evidence.objective = detail::ordered_sum(problem.objectives(g, q, parallel));
-  q.evidence.iterations = 1;
-  q.evidence.damping = factor.damping;
-  detail::require_finite_objective(q.evidence.objective, where);
-  return q;
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_GPTQ_HPP
 #endif
 
 #endif  // DETENT_ALL_HPP

@@ -226,7 +226,6 @@ std::vector<T> integer_product(generator random, std::size_t m, std::size_t n, s
   h.add(q.evidence.nearest_objective);
 }
 
-/// The solvers that promise the same bits everywhere: all but gptq.
 [[maybe_unused]] void hash_solvers(hasher& h, generator& random) {
   const std::size_t k = 75;
   std::vector<float> x = random.floats(100 * k);
@@ -247,6 +246,7 @@ std::vector<T> integer_product(generator random, std::size_t m, std::size_t n, s
   hash_weights(h, detent::round_to_nearest(weights, g, format));
   hash_weights(h, detent::coordinate_descent(weights, g, format));
   hash_weights(h, detent::adaround(weights, g, format, {.iterations = 200}));
+  hash_weights(h, detent::gptq(weights, g, format));
   hash_weights(h, detent::hqq(weights, format, {.relative = true}));
   const detent::awq_weights a =
       detent::awq(weights, g, format, {.activation_magnitudes = magnitudes});

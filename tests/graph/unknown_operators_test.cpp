@@ -450,11 +450,6 @@ TEST_CASE("unknown operators: weights alone") {
   CHECK(farthest(b.get(), rtn, x) < 0.03);
   for (const auto algorithm :
        {graph::weight_only_algorithm::awq, graph::weight_only_algorithm::gptq}) {
-#if !DETENT_WITH_EIGEN
-    if (algorithm == graph::weight_only_algorithm::gptq) {
-      continue;
-    }
-#endif
     const graph::model q =
         graph::quantize_weights_only(b.get(), {.bits = 4, .algorithm = algorithm}, source);
     CHECK(count(q, "MatMulNBits") == 2);

@@ -37,11 +37,6 @@ using graph::weight_only_algorithm;
 using graph::weight_only_options;
 using graph::weight_scale;
 
-/// gptq needs Eigen.
-bool is_available(std::string_view algorithm) {
-  return DETENT_WITH_EIGEN != 0 || algorithm.substr(0, 4) != "gptq";
-}
-
 weight_only_algorithm algorithm_named(std::string_view wanted) {
   for (const auto a : {weight_only_algorithm::rtn, weight_only_algorithm::gptq,
                        weight_only_algorithm::awq, weight_only_algorithm::hqq}) {
@@ -426,9 +421,6 @@ TEST_CASE("weight only: shared weights are stored once") {
   b.output(y);
   b.output(b.add("Gather", {"w", "ids"}));
   for (const char* algorithm : {"rtn", "gptq", "awq"}) {
-    if (!is_available(algorithm)) {
-      continue;
-    }
     weight_only_options options;
     options.algorithm = algorithm_named(algorithm);
     options.block_size = 16;
@@ -477,9 +469,6 @@ TEST_CASE("weight only: shared weights count the inputs of all their nodes") {
   std::vector<tensor> both = x;
   both.insert(both.end(), z.begin(), z.end());
   for (const char* algorithm : {"gptq", "awq"}) {
-    if (!is_available(algorithm)) {
-      continue;
-    }
     weight_only_options options;
     options.algorithm = algorithm_named(algorithm);
     std::size_t next = 0;
@@ -539,9 +528,6 @@ TEST_CASE("weight only: gptq and awq have less error at the outputs than rtn") {
       options.symmetric = symmetric;
       const double rtn = output_error(graph::quantize_weights_only(m, options), m, samples);
       for (const char* algorithm : {"gptq", "awq", "awq diagonal", "gptq exact_mse"}) {
-        if (!is_available(algorithm)) {
-          continue;
-        }
         const std::string name(algorithm);
         options.algorithm = algorithm_named(name.substr(0, name.find(' ')));
         options.diagonal_statistics = name == "awq diagonal";
@@ -638,9 +624,6 @@ TEST_CASE("weight only: little memory means more passes, threads and splits the 
   }
   detent::thread_pool pool(3);
   for (const char* algorithm : {"gptq", "awq", "awq diagonal"}) {
-    if (!is_available(algorithm)) {
-      continue;
-    }
     const std::string name(algorithm);
     weight_only_options options;
     options.algorithm = algorithm_named(name.substr(0, name.find(' ')));
@@ -795,9 +778,6 @@ TEST_CASE("weight only: what is wrong is named") {
         }),
         m);
   for (const char* algorithm : {"gptq", "awq"}) {
-    if (!is_available(algorithm)) {
-      continue;
-    }
     const auto o = with([&](options& to) { to.algorithm = algorithm_named(algorithm); });
     check(invalid, {algorithm, "needs calibration samples"}, o, m);
     sample_list none({});
@@ -825,11 +805,6 @@ TEST_CASE("weight only: what is wrong is named") {
                        b.get(), with([](options& o) { o.algorithm = weight_only_algorithm::awq; }),
                        list.source()))
               .size() == 1);
-    if (!is_available("gptq")) {
-      check(error_kind::unsupported, {"gptq", "Eigen"},
-            with([](options& o) { o.algorithm = weight_only_algorithm::gptq; }), b.get(),
-            list.source());
-    }
   }
   {
     // A second pass that is shorter than the first.

@@ -121,38 +121,34 @@ inline void scale_and_add(std::size_t n, float a, const float* scale, const floa
   }
 }
 
-#undef DETENT_ROUNDED
-
-/// y[i] += a[0] * x[0][i] + a[1] * x[1][i] + a[2] * x[2][i] + a[3] * x[3][i] for n elements, where
-/// x[k] begins `stride` elements behind x[k - 1]. For values whose products and sums are exact: the
-/// order of the additions, and whether they are fused, do not matter then.
-inline void add_four_exact(std::size_t n, const double* a, std::size_t a_stride, const double* x,
-                           std::size_t stride, double* y) noexcept {
-  const double a0 = a[0];
-  const double a1 = a[a_stride];
-  const double a2 = a[2 * a_stride];
-  const double a3 = a[3 * a_stride];
-  const double* const x1 = x + stride;
-  const double* const x2 = x1 + stride;
-  const double* const x3 = x2 + stride;
+/// add_scaled() four times: with a[0] and x, then with a[1] and the values that begin `stride`
+/// behind x, and so on.
+inline void add_four_scaled(std::size_t n, const double (&a)[4], const double* x,
+                            std::size_t stride, double* y) noexcept {
   std::size_t i = 0;
-#if (defined(__GNUC__) || defined(__clang__)) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
+#if defined(DETENT_ROUNDED) && (DETENT_ARCH_X86_64 || defined(__aarch64__))
   typedef double pair __attribute__((vector_size(16)));  // NOLINT: no alias
-  const auto load = [](const double* from) {
-    pair p;
-    std::memcpy(&p, from, sizeof p);
-    return p;
-  };
   for (; i + 2 <= n; i += 2) {
-    const pair sum = (load(y + i) + load(x + i) * a0) + (load(x1 + i) * a1) +
-                     (load(x2 + i) * a2 + load(x3 + i) * a3);
+    pair sum;
+    std::memcpy(&sum, y + i, sizeof sum);
+    for (std::size_t k = 0; k < 4; ++k) {
+      pair product;
+      std::memcpy(&product, x + k * stride + i, sizeof product);
+      product *= a[k];
+      DETENT_ROUNDED(product);
+      sum += product;
+    }
     std::memcpy(y + i, &sum, sizeof sum);
   }
 #endif
   for (; i < n; ++i) {
-    y[i] += (a0 * x[i] + a1 * x1[i]) + (a2 * x2[i] + a3 * x3[i]);
+    for (std::size_t k = 0; k < 4; ++k) {
+      y[i] += rounded_product(a[k], x[k * stride + i]);
+    }
   }
 }
+
+#undef DETENT_ROUNDED
 
 /// The sum of a[i] * b[i], each product rounded, added in order from the first to the last.
 [[nodiscard]] inline double ordered_dot(std::size_t n, const double* a, const double* b) noexcept {

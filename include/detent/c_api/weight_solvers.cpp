@@ -13,13 +13,11 @@
 #include <detent/solvers/adaround.hpp>
 #include <detent/solvers/awq.hpp>
 #include <detent/solvers/coordinate_descent.hpp>
+#include <detent/solvers/gptq.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/hqq.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/solvers/smooth_quant.hpp>
-#if DETENT_WITH_EIGEN
-#include <detent/solvers/gptq.hpp>
-#endif
 
 #include "calls.hpp"
 #include "schemes.hpp"
@@ -49,21 +47,12 @@ detent::gram_matrix gram_of(const detent_weight_quantization& o, std::size_t col
 detent::quantized_weights solve_gptq(matrix_view<const float> w, const detent::gram_matrix& g,
                                      const detent::weight_format& format,
                                      const detent_weight_quantization& o,
-                                     const detent::parallel_for& threads, const char* where) {
-#if DETENT_WITH_EIGEN
-  static_cast<void>(where);
+                                     const detent::parallel_for& threads) {
   detent::gptq_options own;
   own.damping = o.damping;
   own.activation_order = o.activation_order != 0;
   own.static_groups = o.static_groups != 0;
   return detent::gptq(w, g, format, own, threads);
-#else
-  static_cast<void>(w), static_cast<void>(g), static_cast<void>(format), static_cast<void>(o),
-      static_cast<void>(threads);
-  detent::raise(error_kind::unsupported,
-                detent::detail::message("detent: ", where,
-                                        ": GPTQ needs a library that was built with Eigen"));
-#endif
 }
 
 /// Codes by the algorithm of the options. For AWQ, `input_scales` receives the divisors of the
@@ -93,7 +82,7 @@ detent::quantized_weights solve(matrix_view<const float> w, const detent_weight_
       return detent::coordinate_descent(w, g, format, own, threads);
     }
     case DETENT_WEIGHTS_GPTQ:
-      return solve_gptq(w, g, format, o, threads, where);
+      return solve_gptq(w, g, format, o, threads);
     case DETENT_WEIGHTS_ADAROUND: {
       detent::adaround_options own;
       own.iterations = limit(own.iterations);

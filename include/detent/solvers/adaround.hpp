@@ -11,13 +11,15 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
-#include <detent/base/elementary_functions.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
 #include <detent/solvers/adam.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/learned_rounding.hpp>
+#include <detent/solvers/powers.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/types.hpp>
 
@@ -39,7 +41,8 @@ struct adaround_options {
 namespace detail {
 
 /// Several rows that are solved at the same time, so that G is read once for all of them. Each has
-/// its own solution.
+/// its own solution. Arrays have an element for each weight, so that they can be worked through by
+/// vectors.
 class adaround_rows {
  public:
   adaround_rows(const weight_problem& problem, const gram_matrix& g, std::size_t first_row,
@@ -49,6 +52,11 @@ class adaround_rows {
         first_row_(first_row),
         rows_(row_count),
         elements_(row_count * problem.columns),
+        u_(elements_.size()),
+        moments_(elements_.size()),
+        sigmoid_(elements_.size()),
+        h_(elements_.size()),
+        pull_(elements_.size()),
         error_(elements_.size()),
         gradient_(elements_.size()),
         normalizers_(row_count, 1.0) {
@@ -66,63 +74,62 @@ class adaround_rows {
       normalizers_[r] = mean > 0.0 ? 1.0 / rounded_product(unit, mean) : 0.0;
       for (std::size_t c = 0; c < problem.columns; ++c) {
         const quant_params p = problem.params(first_row + r, c / problem.group_size);
-        element& e = elements_[r * problem.columns + c];
-        const double steps =
-            static_cast<double>(problem.row(first_row + r)[c]) / static_cast<double>(p.scale);
+        const std::size_t i = r * problem.columns + c;
+        element& e = elements_[i];
+        e.weight = static_cast<double>(problem.row(first_row + r)[c]);
         e.scale = static_cast<double>(p.scale);
         e.importance =
             rounded_product(rounded_product(e.scale * e.scale, g.diagonal(c)), normalizers_[r]);
+        const double steps = e.weight / e.scale;
         e.interval = rounding_interval::of(steps, p.zero_point, levels);
         // At first, h is the fractional part of weight / scale.
-        e.v = rectified_sigmoid::inverse(steps - e.interval.below);
+        u_[i] = rectified_sigmoid::inverse(steps - e.interval.below);
       }
     }
   }
 
   void iterate(double beta, double regularization, const adam_corrections& corrections,
                const adam_options& optimizer) noexcept {
-    const std::size_t columns = problem_.columns;
+    take_h();
     for (std::size_t i = 0; i < elements_.size(); ++i) {
-      element& e = elements_[i];
-      e.up = rectified_sigmoid(e.v);
-      e.is_free = e.interval.is_free(e.up);
-      error_[i] = rounded_product(e.scale, e.interval.at(e.up.h)) -
-                  static_cast<double>(problem_.row(first_row_ + i / columns)[i % columns]);
+      const element& e = elements_[i];
+      error_[i] = rounded_product(e.scale, e.interval.at(h_[i])) - e.weight;
     }
     std::fill(gradient_.begin(), gradient_.end(), 0.0);
-    for (std::size_t c = 0; c < columns; ++c) {
-      for (std::size_t r = 0; r < rows_; ++r) {
-        gram_.add_scaled_column(c, error_[r * columns + c], gradient_.data() + r * columns, 0,
-                                columns);
+    gram_.add_products(rows_, 0, problem_.columns, error_.data(), gradient_.data());
+    if (regularization > 0.0) {
+      for (std::size_t i = 0; i < pull_.size(); ++i) {
+        pull_[i] = std::fabs(rounding_centred(h_[i]));
       }
+      replace_by_powers(pull_, beta - 1.0);
     }
     for (std::size_t i = 0; i < elements_.size(); ++i) {
-      element& e = elements_[i];
+      const element& e = elements_[i];
+      const rectified_sigmoid up(sigmoid_[i], h_[i]);
       double slope = 0.0;
-      if (e.is_free) {
-        slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / columns]),
+      if (e.interval.is_free(up)) {
+        slope = rounded_product(rounded_product(2.0 * e.scale, normalizers_[i / problem_.columns]),
                                 gradient_[i]);
         if (regularization > 0.0) {
           const double weight = rounded_product(2.0 * regularization * beta, e.importance);
-          slope -= rounded_product(weight, rounding_pull(e.up.h, beta));
+          slope -= rounded_product(weight, std::copysign(pull_[i], rounding_centred(h_[i])));
         }
-        slope = rounded_product(slope, e.up.slope());
+        slope = rounded_product(slope, up.slope());
       }
-      e.v -= adam_step(e.moments, slope, corrections, optimizer);
+      u_[i] -= adam_step(moments_[i], slope, corrections, optimizer);
     }
   }
 
   /// Writes the codes. Returns whether all h had come to rest at 0 or 1.
-  [[nodiscard]] bool finish(quantized_weights& q) const noexcept {
+  [[nodiscard]] bool finish(quantized_weights& q) noexcept {
+    take_h();
     bool decided = true;
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       const element& e = elements_[i];
-      const double h =
-          rounding_gamma + rounded_product(rounding_stretch, 1.0 / (1.0 + portable_exp(-e.v)));
-      decided = decided && (e.importance == 0.0 || h < 0.05 || h > 0.95 ||
+      decided = decided && (e.importance == 0.0 || h_[i] < 0.05 || h_[i] > 0.95 ||
                             e.interval.below + 1.0 <= e.interval.lowest ||
                             e.interval.below >= e.interval.highest);
-      const double steps = e.interval.rounded(h);
+      const double steps = e.interval.rounded(h_[i]);
       const std::size_t r = first_row_ + i / problem_.columns;
       const std::size_t c = i % problem_.columns;
       const double zero_point = problem_.params(r, c / problem_.group_size).zero_point;
@@ -132,21 +139,33 @@ class adaround_rows {
   }
 
  private:
+  /// What stays the same for a weight.
   struct element {
+    double weight = 0.0;
     double scale = 1.0;
     double importance = 0.0;  // scale^2 G_jj, normalized
     rounding_interval interval;
-    double v = 0.0;
-    rectified_sigmoid up{0.0};
-    adam_moments moments;
-    bool is_free = false;
   };
+
+  /// Computes sigmoid and h from u.
+  void take_h() noexcept {
+    std::copy(u_.begin(), u_.end(), sigmoid_.begin());
+    active<kernels::exponential_kernels>().logistic(sigmoid_.data(), sigmoid_.size());
+    for (std::size_t i = 0; i < h_.size(); ++i) {
+      h_[i] = rectified_sigmoid::h_of(sigmoid_[i]);
+    }
+  }
 
   const weight_problem& problem_;
   const gram_matrix& gram_;
   std::size_t first_row_;
   std::size_t rows_;
   std::vector<element> elements_;
+  std::vector<double> u_;
+  std::vector<adam_moments> moments_;
+  std::vector<double> sigmoid_;
+  std::vector<double> h_;
+  std::vector<double> pull_;      // |2h - 1|^(beta - 1)
   std::vector<double> error_;     // v - w
   std::vector<double> gradient_;  // G (v - w)
   std::vector<double> normalizers_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // GPTQ: rounds weights column by column and lets the columns that follow make up for the error.
-// Needs Eigen, for the Cholesky factor.
 #ifndef DETENT_SOLVERS_GPTQ_HPP
 #define DETENT_SOLVERS_GPTQ_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,18 +13,12 @@
 #include <span>
 #include <vector>
 
-#include <detent/config.hpp>
-
-#if !DETENT_WITH_EIGEN
-#error "detent: gptq.hpp needs Eigen (3.4 or later) on the include path and DETENT_WITH_EIGEN=1"
-#endif
-
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
-
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/double_products.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
+#include <detent/solvers/cholesky.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/quantized_weights.hpp>
 #include <detent/types.hpp>
@@ -35,8 +29,7 @@ DETENT_NAMESPACE_BEGIN
 struct gptq_options {
   /// What is added to the diagonal of G, as a fraction of its mean diagonal.
   double damping = 0.01;
-  /// Number of columns between updates of all columns that follow. It affects the speed, and the
-  /// result by rounding only.
+  /// Number of columns between updates of all columns that follow. It affects the speed only.
   std::size_t block_size = 128;
   /// Whether columns are processed in descending order of G_jj instead of their own order.
   bool activation_order = false;
@@ -48,19 +41,20 @@ struct gptq_options {
 
 namespace detail {
 
-using gptq_matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-/// The upper triangular U with (G + damping)^-1 = U^T U, with columns in the order of processing.
+/// What gptq() needs of H = G + damping: with H = T T^T, T upper triangular in the order of
+/// processing, the shares T_jk / T_kk of the error of column j that column k makes up for.
 struct gptq_factor {
-  gptq_matrix u;  // for a diagonal G a single row: the diagonal of U
+  std::vector<double> shares;  // T_jk / T_kk at [k * size + j], j <= k; empty for a diagonal G
+  std::vector<double> pivots;  // T_kk; empty for a diagonal G
   std::vector<std::size_t> order;
   double damping;  // the one that was used
 };
 
 /// Factorizes H = G + damping * mean(diagonal) I in the order of processing; inputs that are always
-/// zero get the mean diagonal (1 if all are). With J the reversal of rows, J H J = L L^T gives U =
-/// J L^-1 J: one factorization, and no inverse of H.
-[[nodiscard]] inline gptq_factor factorize(const gram_matrix& g, const gptq_options& options) {
+/// zero get the mean diagonal (1 if all are). With J the reversal of rows, J H J = R^T R gives T =
+/// J R^T J.
+[[nodiscard]] inline gptq_factor factorize(const gram_matrix& g, const gptq_options& options,
+                                           const parallel_for& parallel = {}) {
   const std::size_t size = g.size();
   gptq_factor factor;
   factor.order.resize(size);
@@ -71,7 +65,6 @@ struct gptq_factor {
   }
   const double mean = g.mean_diagonal();
   const double dead = mean > 0.0 ? mean : 1.0;
-  const auto n = static_cast<Eigen::Index>(size);
   constexpr double largest_damping = 1.0;
   for (factor.damping = options.damping;;
        factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
@@ -79,120 +72,235 @@ struct gptq_factor {
             error_kind::invalid_argument,
             "gptq: the Gram matrix is not positive definite, with a damping of ", largest_damping,
             " neither");
-    const double added = factor.damping * mean;
+    const double added = rounded_product(factor.damping, mean);
     const auto diagonal = [&](std::size_t j) {
       return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
     };
     if (g.is_diagonal()) {
-      factor.u.resize(1, n);
-      for (std::size_t j = 0; j < size; ++j) {
-        factor.u(0, static_cast<Eigen::Index>(j)) = 1.0 / std::sqrt(diagonal(factor.order[j]));
+      if (std::isfinite(dead + added)) {
+        return factor;
       }
-    } else {
-      gptq_matrix h(n, n);
-      for (std::size_t i = 0; i < size; ++i) {
-        for (std::size_t j = 0; j < size; ++j) {
-          const std::size_t a = factor.order[size - 1 - i];
-          const std::size_t b = factor.order[size - 1 - j];
-          h(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j)) =
-              a == b ? diagonal(a) : g(a, b);
-        }
-      }
-      const Eigen::LLT<Eigen::Ref<gptq_matrix>> llt(h);
-      if (llt.info() != Eigen::Success) {
-        continue;
-      }
-      // The matrix is singular to working precision if nothing but rounding is left in a pivot.
-      const auto pivots = h.diagonal().array().square();
-      bool is_singular = false;
-      for (Eigen::Index i = 0; i < n; ++i) {
-        const double before = diagonal(factor.order[size - 1 - static_cast<std::size_t>(i)]);
-        is_singular =
-            is_singular ||
-            !(pivots(i) > static_cast<double>(n) * std::numeric_limits<double>::epsilon() * before);
-      }
-      if (is_singular) {
-        continue;
-      }
-      gptq_matrix inverse = gptq_matrix::Identity(n, n);
-      h.triangularView<Eigen::Lower>().solveInPlace(inverse);
-      factor.u = inverse.reverse();
+      continue;
     }
-    if (factor.u.allFinite()) {
+    std::vector<double>& h = factor.shares;
+    h.resize(size * size);
+    std::vector<double> least(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::size_t a = factor.order[size - 1 - i];
+      for (std::size_t j = i; j < size; ++j) {
+        const std::size_t b = factor.order[size - 1 - j];
+        h[i * size + j] = a == b ? -diagonal(a) : -g(a, b);
+      }
+      // Nothing but rounding is left in a pivot that is not larger.
+      least[i] = rounded_product(static_cast<double>(size) * std::numeric_limits<double>::epsilon(),
+                                 diagonal(a));
+    }
+    if (!cholesky(h.data(), size, parallel).run(least)) {
+      continue;
+    }
+    std::reverse(h.begin(), h.end());
+    factor.pivots.resize(size);
+    bool is_finite = true;
+    for (std::size_t k = 0; k < size; ++k) {
+      factor.pivots[k] = h[k * size + k];
+      for (std::size_t j = 0; j <= k; ++j) {
+        h[k * size + j] /= factor.pivots[k];
+        is_finite = is_finite && std::isfinite(h[k * size + j]);
+      }
+    }
+    if (is_finite) {
       return factor;
     }
   }
 }
 
-/// How many rows are solved together, so that U is read once for all of them. Results depend on it,
-/// since Eigen's products round differently for different sizes.
-inline constexpr std::size_t gptq_rows = 32;
+/// Several rows that are solved at the same time, so that the factor is read once for all of them,
+/// and by vectors that have a row in each lane. Each has its own solution.
+///
+/// The published loop passes the error of each column on to all columns that follow, by a row of
+/// the factor U of H^-1 = U^T U:
+///
+///     w_k -= (w_j - v_j) / U_jj * U_jk
+///
+/// Solved for the weights that were given, w0, the value that column k is rounded at is
+///
+///     w_k = w0_k + sum over j before k of (w0_j - v_j) T_jk / T_kk,   H = T T^T
+///
+/// which needs no inverse (Chee et al., QuIP, 2023). The sum runs from the first column to the
+/// last.
+class gptq_rows {
+ public:
+  /// How many rows there are at most.
+  static constexpr std::size_t lanes = 32;
 
-inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor& factor,
-                               const gptq_options& options, bool static_groups,
-                               std::size_t first_row, quantized_weights& q) {
-  const std::size_t count = (std::min)(gptq_rows, problem.rows - first_row);
-  const auto rows = static_cast<Eigen::Index>(count);
-  const auto columns = static_cast<Eigen::Index>(problem.columns);
-  const bool is_diagonal = factor.u.rows() != columns || columns == 1;
-  gptq_matrix w(rows, columns);  // columns in the order of processing
-  for (Eigen::Index r = 0; r < rows; ++r) {
-    for (Eigen::Index j = 0; j < columns; ++j) {
-      w(r, j) = static_cast<double>(problem.row(
-          first_row + static_cast<std::size_t>(r))[factor.order[static_cast<std::size_t>(j)]]);
+  gptq_rows(const weight_problem& problem, const gptq_factor& factor, const gptq_options& options,
+            bool static_groups, std::size_t first_row, quantized_weights& q)
+      : problem_(problem),
+        factor_(factor),
+        block_size_((std::min)(options.block_size, problem.columns)),
+        static_groups_(static_groups),
+        first_row_(first_row),
+        rows_((std::min)(lanes, problem.rows - first_row)),
+        q_(q),
+        weights_(problem.columns * lanes),
+        left_(problem.columns * lanes) {
+    for (std::size_t j = 0; j < problem.columns; ++j) {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        weights_[j * lanes + r] = static_cast<double>(problem.row(first_row + r)[factor.order[j]]);
+      }
     }
+    now_ = weights_;
+    scales_.fill(1.0F);
+    lowest_.fill(0.0F);
+    highest_.fill(0.0F);
   }
-  const auto block_size =
-      static_cast<Eigen::Index>((std::min)(options.block_size, problem.columns));
-  gptq_matrix errors(rows, block_size);
-  std::vector<float> group_weights;
-  for (Eigen::Index first = 0; first < columns; first += block_size) {
-    const Eigen::Index last = (std::min)(columns, first + block_size);
-    for (Eigen::Index j = first; j < last; ++j) {
-      const std::size_t column = factor.order[static_cast<std::size_t>(j)];
-      const std::size_t group = column / problem.group_size;
-      const bool begins_group = !static_groups && column % problem.group_size == 0;
-      const double pivot = factor.u(is_diagonal ? 0 : j, j);
-      for (Eigen::Index r = 0; r < rows; ++r) {
-        const std::size_t row = first_row + static_cast<std::size_t>(r);
-        const std::size_t at = row * problem.groups + group;
-        if (begins_group) {
-          // The errors of this block have not yet been passed on to the rest of the group beyond
-          // the block.
-          const auto size = static_cast<Eigen::Index>(problem.last(group) - column);
-          Eigen::Matrix<double, 1, Eigen::Dynamic> now = w.block(r, j, 1, size);
-          if (!is_diagonal && j + size > last) {
-            const Eigen::Index late = j + size - last;
-            now.tail(late).noalias() -=
-                errors.block(r, 0, 1, j - first) * factor.u.block(first, last, j - first, late);
+
+  void run() {
+    const std::size_t columns = problem_.columns;
+    for (std::size_t first = 0; first < columns; first += block_size_) {
+      const std::size_t last = (std::min)(columns, first + block_size_);
+      for (std::size_t begin = first; begin < last; begin += step) {
+        const std::size_t end = (std::min)(last, begin + step);
+        for (std::size_t j = begin; j < end; ++j) {
+          add_left(j, j + 1, begin, j, now_.data() + j * lanes, left_.data() + begin * lanes);
+          const std::size_t column = factor_.order[j];
+          const std::size_t group = column / problem_.group_size;
+          if (!static_groups_ && column % problem_.group_size == 0) {
+            // Columns behind `end` lack what is left since `begin`, columns behind `last` what is
+            // left since `first`.
+            choose_params(j, first, begin, end, last);
           }
-          group_weights.resize(static_cast<std::size_t>(size));
-          for (Eigen::Index i = 0; i < size; ++i) {
-            group_weights[static_cast<std::size_t>(i)] = static_cast<float>(now(i));
+          if (j == 0 || group != group_) {
+            take_params(group);
           }
-          const quant_params p = problem.params_of(group_weights, 1.0F);
-          q.params.scales[at] = p.scale;
-          q.params.zero_points[at] = p.zero_point;
+          round_column(j, column);
         }
-        const quant_params p{q.params.scales[at], q.params.zero_points[at]};
-        const std::int32_t code =
-            reference::quantize(static_cast<float>(w(r, j)), p, problem.scheme.levels);
-        q.codes[row * problem.columns + column] = static_cast<std::int8_t>(code);
-        const double value =
-            static_cast<double>(code - p.zero_point) * static_cast<double>(p.scale);
-        errors(r, j - first) = (w(r, j) - value) / pivot;
+        add_left(end, last, begin, end, now_.data() + end * lanes, left_.data() + begin * lanes);
       }
-      if (!is_diagonal && j + 1 < last) {
-        w.block(0, j + 1, rows, last - j - 1).noalias() -=
-            errors.col(j - first) * factor.u.block(j, j + 1, 1, last - j - 1);
-      }
-    }
-    if (!is_diagonal && last < columns) {
-      w.rightCols(columns - last).noalias() -=
-          errors.leftCols(last - first) * factor.u.block(first, last, last - first, columns - last);
+      add_left(last, columns, first, last, now_.data() + last * lanes,
+               left_.data() + first * lanes);
     }
   }
-}
+
+ private:
+  /// How many columns are solved one by one before the rest of their block is updated.
+  static constexpr std::size_t step = 16;
+
+  /// Adds to `to`, columns [first, last), what they make up for of columns [low, high); `left` has
+  /// the errors of the latter.
+  void add_left(std::size_t first, std::size_t last, std::size_t low, std::size_t high, double* to,
+                const double* left) const noexcept {
+    if (factor_.shares.empty() || first == last || low == high) {
+      return;
+    }
+    active<kernels::double_product_kernels>().add_products(
+        {.rows = last - first,
+         .columns = rows_,
+         .depth = high - low,
+         .a = factor_.shares.data() + first * problem_.columns + low,
+         .a_row_stride = problem_.columns,
+         .b = left,
+         .b_stride = lanes,
+         .c = to,
+         .c_stride = lanes});
+  }
+
+  /// Copies the parameters of a group to the lanes.
+  void take_params(std::size_t group) noexcept {
+    group_ = group;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const std::size_t at = (first_row_ + r) * problem_.groups + group;
+      const std::int32_t zero_point = q_.params.zero_points[at];
+      scales_[r] = q_.params.scales[at];
+      lowest_[r] = static_cast<float>(problem_.scheme.levels.qmin - zero_point);
+      highest_[r] = static_cast<float>(problem_.scheme.levels.qmax - zero_point);
+    }
+  }
+
+  /// Rounds column j of the order as reference::quantize() does.
+  void round_column(std::size_t j, std::size_t column) noexcept {
+    std::array<float, lanes> steps;
+    for (std::size_t r = 0; r < lanes; ++r) {  // all of them: a loop without an end to check
+      // Adding 1.5 * 2^23 rounds half to even what is less than 2^22.
+      constexpr float bias = 12582912.0F;
+      const float place = static_cast<float>(now_[j * lanes + r]) / scales_[r];
+      const float number = place == place ? place : 0.0F;  // NaN becomes the zero point
+      const float low = number < lowest_[r] ? lowest_[r] : number;
+      steps[r] = (low > highest_[r] ? highest_[r] : low) + bias - bias;
+      left_[j * lanes + r] =
+          weights_[j * lanes + r] -
+          static_cast<double>(steps[r]) * static_cast<double>(scales_[r]);  // exact
+    }
+    std::int8_t* const codes = q_.codes.data() + first_row_ * problem_.columns + column;
+    const float qmin = static_cast<float>(problem_.scheme.levels.qmin);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      codes[r * problem_.columns] = static_cast<std::int8_t>(steps[r] - lowest_[r] + qmin);
+    }
+  }
+
+  /// Chooses the parameters of the group that begins at column j from its weights as they are in
+  /// the published loop: all columns before j are rounded, and these make up for them, as if none
+  /// of the group had an error of its own.
+  void choose_params(std::size_t j, std::size_t first, std::size_t begin, std::size_t end,
+                     std::size_t last) {
+    const std::size_t group = j / problem_.group_size;
+    const std::size_t group_end = problem_.last(group);
+    const std::size_t size = group_end - j;
+    std::vector<double> now(now_.begin() + static_cast<std::ptrdiff_t>(j * lanes),
+                            now_.begin() + static_cast<std::ptrdiff_t>(group_end * lanes));
+    const auto complete = [&](std::size_t from, std::size_t to, std::size_t since) {
+      const std::size_t low = (std::max)(from, j);
+      const std::size_t high = (std::min)(to, group_end);
+      if (low < high) {
+        add_left(low, high, since, j, now.data() + (low - j) * lanes, left_.data() + since * lanes);
+      }
+    };
+    complete(j + 1, end, begin);
+    complete(end, last, begin);
+    complete(last, group_end, first);
+    // What the columns of the group would be short of w0, if they were what they are now.
+    std::vector<double> short_of(size * lanes);
+    for (std::size_t low = 0; low < size; low += step) {
+      const std::size_t high = (std::min)(size, low + step);
+      for (std::size_t i = low; i < high; ++i) {
+        add_left(j + i, j + i + 1, j + low, j + i, now.data() + i * lanes,
+                 short_of.data() + low * lanes);
+        for (std::size_t r = 0; r < rows_; ++r) {
+          short_of[i * lanes + r] = weights_[(j + i) * lanes + r] - now[i * lanes + r];
+        }
+      }
+      add_left(j + high, group_end, j + low, j + high, now.data() + high * lanes,
+               short_of.data() + low * lanes);
+    }
+    std::vector<float> weights(size);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      for (std::size_t i = 0; i < size; ++i) {
+        weights[i] = static_cast<float>(now[i * lanes + r]);
+      }
+      const quant_params p = problem_.params_of(weights, 1.0F);
+      const std::size_t at = (first_row_ + r) * problem_.groups + group;
+      q_.params.scales[at] = p.scale;
+      q_.params.zero_points[at] = p.zero_point;
+    }
+  }
+
+  const weight_problem& problem_;
+  const gptq_factor& factor_;
+  std::size_t block_size_;
+  bool static_groups_;
+  std::size_t first_row_;
+  std::size_t rows_;
+  quantized_weights& q_;
+  std::vector<double> weights_;  // w0
+  std::vector<double> now_;      // the weights as columns before them have changed them
+  std::vector<double> left_;     // w0 - v of the columns that are rounded
+  // The group of the column that is rounded, and its parameters; ends of the grid are in steps from
+  // the zero point.
+  std::size_t group_ = 0;
+  std::array<float, lanes> scales_;
+  std::array<float, lanes> lowest_;
+  std::array<float, lanes> highest_;
+};
 
 }  // namespace detail
 
@@ -215,12 +323,10 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
 /// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
 /// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
 /// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
-/// Thread-safe; the result does not depend on `parallel`, but it depends on how Eigen adds: expect
-/// the same bits only from the same program on the same kind of processor. Eigen's functions have
-/// the same names for any -m flags: do not link units that include this header and differ in those
-/// flags.
+/// Thread-safe; the same bits everywhere, and for any `parallel`.
 ///
-/// Source: Frantar et al., GPTQ (2023).
+/// Sources: Frantar et al., GPTQ (2023); Chee et al., QuIP (2023), for the form that needs no
+/// inverse.
 [[nodiscard]] inline quantized_weights gptq(matrix_view<const float> weights, const gram_matrix& g,
                                             const weight_format& format = {},
                                             const gptq_options& options = {},
@@ -234,14 +340,14 @@ inline void gptq_block_of_rows(const weight_problem& problem, const gptq_factor&
   quantized_weights q = problem.nearest();
   q.evidence.method = where;
   q.evidence.nearest_objective = detail::ordered_sum(problem.objectives(g, q, parallel));
-  const detail::gptq_factor factor = detail::factorize(g, options);
+  const detail::gptq_factor factor = detail::factorize(g, options, parallel);
   const bool static_groups =
       options.static_groups || options.activation_order || !format.scales.empty();
-  detail::run_parallel(parallel, (problem.rows + detail::gptq_rows - 1) / detail::gptq_rows,
-                       [&](std::size_t task) {
-                         detail::gptq_block_of_rows(problem, factor, options, static_groups,
-                                                    task * detail::gptq_rows, q);
-                       });
+  using detail::gptq_rows;
+  detail::run_parallel(
+      parallel, (problem.rows + gptq_rows::lanes - 1) / gptq_rows::lanes, [&](std::size_t task) {
+        gptq_rows(problem, factor, options, static_groups, task * gptq_rows::lanes, q).run();
+      });
   q.evidence.objective = detail::ordered_sum(problem.objectives(g, q, parallel));
   q.evidence.iterations = 1;
   q.evidence.damping = factor.damping;

@@ -20,8 +20,10 @@
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/base/byte_format.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/elementwise/operands.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/double_products.hpp>
 #include <detent/pack.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
@@ -142,10 +144,85 @@ class gram_matrix {
   void add_scaled_column(std::size_t i, double a, double* y, std::size_t first,
                          std::size_t last) const noexcept {
     if (!is_diagonal_) {  // symmetric: a column is a row
-      detail::add_scaled(last - first, a, values_.data() + i * size_ + first, y + first);
+      detail::active<kernels::double_product_kernels>().add_products(
+          {.rows = 1,
+           .columns = last - first,
+           .depth = 1,
+           .a = &a,
+           .b = values_.data() + i * size_ + first,
+           .b_stride = size_,
+           .c = y + first,
+           .c_stride = size_});
     } else if (first <= i && i < last) {
       y[i] += detail::rounded_product(a, values_[i]);
     }
+  }
+  /// Does y(r, j) += x(r, 0) * G_fj, then += x(r, 1) * G_(f+1)j, and so on for all columns of x,
+  /// with f = `first`: what add_scaled_column() does for one row and one column. x and y are dense,
+  /// with `rows` rows; those of x have `columns` elements, those of y K.
+  void add_products(std::size_t rows, std::size_t first, std::size_t columns, const double* x,
+                    double* y) const noexcept {
+    if (!is_diagonal_) {
+      detail::active<kernels::double_product_kernels>().add_products(
+          {.rows = rows,
+           .columns = size_,
+           .depth = columns,
+           .a = x,
+           .a_row_stride = columns,
+           .b = values_.data() + first * size_,
+           .b_stride = size_,
+           .c = y,
+           .c_stride = size_});
+      return;
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t j = 0; j < columns; ++j) {
+        y[r * size_ + first + j] += detail::rounded_product(x[r * columns + j], values_[first + j]);
+      }
+    }
+  }
+
+  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. Of the two equal
+  /// products of each pair of elements one is computed; each sum runs from the first column to the
+  /// last.
+  [[nodiscard]] std::vector<double> squared_lengths(std::size_t rows, const double* e) const {
+    std::vector<double> result(rows);
+    if (is_diagonal_) {
+      for (std::size_t i = 0; i < rows * size_; ++i) {
+        const double product = detail::rounded_product(e[i], values_[i % size_]);
+        result[i / size_] += detail::rounded_product(e[i], product);
+      }
+      return result;
+    }
+    std::vector<double> twice(e, e + rows * size_);
+    for (double& value : twice) {
+      value *= 2.0;  // exact
+    }
+    constexpr std::size_t block = 64;
+    std::vector<double> sums(rows * block);
+    for (std::size_t first = 0; first < size_; first += block) {
+      const std::size_t width = (std::min)(block, size_ - first);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      kernels::double_product_args args{.rows = rows,
+                                        .columns = width,
+                                        .depth = first,
+                                        .a = twice.data(),
+                                        .a_row_stride = size_,
+                                        .b = values_.data() + first,
+                                        .b_stride = size_,
+                                        .c = sums.data(),
+                                        .c_stride = block};
+      const auto& kernels = detail::active<kernels::double_product_kernels>();
+      kernels.add_products(args);
+      args.depth = width;
+      args.a = e + first;
+      args.b += first * size_;
+      kernels.add_products(args);
+      for (std::size_t r = 0; r < rows; ++r) {
+        result[r] += detail::ordered_dot(width, e + r * size_ + first, sums.data() + r * block);
+      }
+    }
+    return result;
   }
 
   friend bool operator==(const gram_matrix&, const gram_matrix&) = default;
@@ -551,21 +628,16 @@ class gram_observer {
       for (std::size_t j0 = 0; j0 <= i0; j0 += tile) {
         const std::size_t width = (std::min)(tile, size_ - j0);
         std::fill_n(products.begin(), height * tile, 0.0);
-        for (std::size_t r = 0; r < n; ++r) {
-          const double* const left = block + r * size_ + i0;
-          const double* const right = block + r * size_ + j0;
-          const bool four = r + 4 <= n;
-          for (std::size_t i = 0; i < height; ++i) {
-            const std::size_t end = j0 == i0 ? i + 1 : width;  // of the lower triangle
-            double* const out = products.data() + i * tile;
-            if (four) {
-              detail::add_four_exact(end, left + i, size_, right, size_, out);
-            } else {
-              detail::add_scaled(end, left[i], right, out);
-            }
-          }
-          r += four ? 3 : 0;
-        }
+        detail::active<kernels::double_product_kernels>().add_products({.rows = height,
+                                                                        .columns = width,
+                                                                        .depth = n,
+                                                                        .a = block + i0,
+                                                                        .a_row_stride = 1,
+                                                                        .a_depth_stride = size_,
+                                                                        .b = block + j0,
+                                                                        .b_stride = size_,
+                                                                        .c = products.data(),
+                                                                        .c_stride = tile});
         for (std::size_t i = 0; i < height; ++i) {
           std::int64_t* const out = sums.low.data() + triangle(i0 + i) + j0;
           for (std::size_t j = 0; j < width && j0 + j <= i0 + i; ++j) {

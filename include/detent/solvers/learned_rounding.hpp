@@ -31,9 +31,14 @@ struct rectified_sigmoid {
   double sigmoid = 0.5;
   double h = 0.5;
 
-  explicit rectified_sigmoid(double u) noexcept
-      : sigmoid(1.0 / (1.0 + portable_exp(-u))),
-        h(std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0)) {}
+  explicit rectified_sigmoid(double u) noexcept : sigmoid(portable_logistic(u)), h(h_of(sigmoid)) {}
+  rectified_sigmoid(double sigmoid_of_u, double h_of_u) noexcept
+      : sigmoid(sigmoid_of_u), h(h_of_u) {}
+
+  /// The h of a u from the logistic function of u.
+  [[nodiscard]] static double h_of(double sigmoid) noexcept {
+    return std::clamp(rounded_product(rounding_stretch, sigmoid) + rounding_gamma, 0.0, 1.0);
+  }
 
   /// Whether h is between its ends; only there do gradients pass.
   [[nodiscard]] bool is_free() const noexcept { return h > 0.0 && h < 1.0; }
@@ -71,9 +76,14 @@ struct rounding_interval {
   [[nodiscard]] double rounded(double h) const noexcept { return at(h < 0.5 ? 0.0 : 1.0); }
 };
 
+/// 2h - 1
+[[nodiscard]] inline double rounding_centred(double h) noexcept {
+  return 2.0 * h - 1.0;  // the product is exact
+}
+
 /// |2h - 1|^(beta - 1) with the sign of 2h - 1: the slope of the regularizer divided by -2 beta.
 [[nodiscard]] inline double rounding_pull(double h, double beta) noexcept {
-  const double centred = 2.0 * h - 1.0;  // the product is exact
+  const double centred = rounding_centred(h);
   return std::copysign(portable_power(std::fabs(centred), beta - 1.0), centred);
 }
 

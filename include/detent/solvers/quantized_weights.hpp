@@ -4,7 +4,7 @@
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
 // elementwise/ and the public headers of quantization and packing, and nothing of observers/ or
-// graph/. Only gptq.hpp and eigen_views.hpp need Eigen.
+// graph/. Only eigen_views.hpp needs Eigen.
 //
 // This file holds what all weight solvers take and return: weights with a row for each output and a
 // column for each input, on a grid of at most 8 bits, with a scale and a zero point for each row or
@@ -18,8 +18,8 @@
 //     hqq                 chooses zero points, without any inputs
 //
 // Here v = scale * (code - zero_point), computed in double, where it is exact, and G is the Gram
-// matrix of the layer's inputs (gram.hpp). All but gptq return the same bits with any compiler, on
-// any processor and for any parallel_for.
+// matrix of the layer's inputs (gram.hpp). All return the same bits with any compiler, on any
+// processor and for any parallel_for.
 #ifndef DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 #define DETENT_SOLVERS_QUANTIZED_WEIGHTS_HPP
 
@@ -121,7 +121,7 @@ struct quantized_weights {
 namespace detail {
 
 /// How many rows one task solves. The results do not depend on it.
-inline constexpr std::size_t solver_rows_per_task = 4;
+inline constexpr std::size_t solver_rows_per_task = 8;
 
 /// What every weight solver begins with: dense, checked weights and their starting parameters. The
 /// constructor throws, with `where` in the message, what round_to_nearest() describes.
@@ -231,27 +231,17 @@ struct weight_problem {
     }
   }
 
-  /// Writes (w - v)^T G (w - v) of each of some rows to `result`; sums run from the first column to
-  /// the last.
+  /// Writes (w - v)^T G (w - v) of each of some rows to `result`.
   void objectives(const gram_matrix& g, const quantized_weights& q, std::size_t first_row,
                   std::size_t row_count, double* result) const {
     std::vector<double> e(row_count * columns);
-    std::vector<double> ge(row_count * columns);
     for (std::size_t r = 0; r < row_count; ++r) {
       for (std::size_t c = 0; c < columns; ++c) {
         e[r * columns + c] = static_cast<double>(row(first_row + r)[c]) - q.value(first_row + r, c);
       }
     }
-    for (std::size_t c = 0; c < columns; ++c) {  // each column of G serves all rows
-      for (std::size_t r = 0; r < row_count; ++r) {
-        if (e[r * columns + c] != 0.0) {
-          g.add_scaled_column(c, e[r * columns + c], ge.data() + r * columns, 0, columns);
-        }
-      }
-    }
-    for (std::size_t r = 0; r < row_count; ++r) {
-      result[r] = ordered_dot(columns, e.data() + r * columns, ge.data() + r * columns);
-    }
+    const std::vector<double> lengths = g.squared_lengths(row_count, e.data());
+    std::copy(lengths.begin(), lengths.end(), result);
   }
   [[nodiscard]] std::vector<double> objectives(const gram_matrix& g, const quantized_weights& q,
                                                const parallel_for& parallel) const {
@@ -288,10 +278,12 @@ inline void require_finite_objective(double objective, const char* where) {
 }
 
 /// Replaces rows of `q` that are no better than those of `nearest` by the latter, and fills in the
-/// evidence. `before` and `after` are the objectives of the rows of `nearest` and `q`.
-inline void keep_better_rows(const weight_problem& problem, const quantized_weights& nearest,
-                             const std::vector<double>& before, std::vector<double> after,
-                             quantized_weights& q, const char* where) {
+/// evidence.
+inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
+                             const quantized_weights& nearest, quantized_weights& q,
+                             const parallel_for& parallel, const char* where) {
+  const std::vector<double> before = problem.objectives(g, nearest, parallel);
+  std::vector<double> after = problem.objectives(g, q, parallel);
   const auto copy_row = [](const auto& from, auto& to, std::size_t r, std::size_t width) {
     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(r * width), width,
                 to.begin() + static_cast<std::ptrdiff_t>(r * width));
@@ -310,14 +302,6 @@ inline void keep_better_rows(const weight_problem& problem, const quantized_weig
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
 }
-/// The same, with objectives that are computed here.
-inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g,
-                             const quantized_weights& nearest, quantized_weights& q,
-                             const parallel_for& parallel, const char* where) {
-  keep_better_rows(problem, nearest, problem.objectives(g, nearest, parallel),
-                   problem.objectives(g, q, parallel), q, where);
-}
-
 }  // namespace detail
 
 /// Rounds weights to nearest: code = clamp(round_half_even(w / scale) + zero_point), as

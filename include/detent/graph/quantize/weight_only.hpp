@@ -51,6 +51,7 @@
 #include <detent/parallel.hpp>
 #include <detent/solvers/awq.hpp>
 #include <detent/solvers/exact_mse.hpp>
+#include <detent/solvers/gptq.hpp>
 #include <detent/solvers/gram.hpp>
 #include <detent/solvers/hqq.hpp>
 #include <detent/solvers/parts.hpp>
@@ -59,10 +60,6 @@
 #include <detent/sub_byte.hpp>
 #include <detent/types.hpp>
 #include <detent/version.hpp>
-
-#if DETENT_WITH_EIGEN
-#include <detent/solvers/gptq.hpp>
-#endif
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -197,10 +194,6 @@ class weight_only_quantizer {
             "algorithm 'hqq' finds zero points, and symmetric weights have none");
     require(o.algorithm != weight_only_algorithm::awq || o.scales == weight_scale::absmax, invalid,
             "algorithm 'awq' finds scales itself, and cannot take those of exact_mse");
-#if !DETENT_WITH_EIGEN
-    require(o.algorithm != weight_only_algorithm::gptq, error_kind::unsupported,
-            "algorithm 'gptq' needs Eigen");
-#endif
     require(m_.opset() >= 7, error_kind::unsupported, "the model has opset ", m_.opset(),
             "; the oldest that can be quantized is 7");
   }
@@ -405,14 +398,12 @@ class weight_only_quantizer {
       return {std::move(found.weights),
               found.ratio ? std::move(found.input_scales) : std::vector<float>()};
     }
-#if DETENT_WITH_EIGEN
     if (options_.algorithm == weight_only_algorithm::gptq && statistics != nullptr) {
       quantized_weights found = gptq(w, g, format, options_.gptq, parallel);
       if (found.evidence.objective < found.evidence.nearest_objective) {
         return {std::move(found), {}};
       }
     }
-#endif
     return {round_to_nearest(w, g, format, parallel), {}};
   }
 
@@ -638,8 +629,8 @@ class weight_only_quantizer {
 /// Throws invalid_argument if no layer is left to quantize; if an ignored name, pattern or rule
 /// matches nothing; if bits, block size or accuracy level are not allowed, or options do not fit
 /// together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
-/// the tensor. Throws unsupported for gptq without Eigen, for real zero points of 8-bit weights,
-/// and for an opset before 7. Throws what the solvers throw, naming the weights.
+/// the tensor. Throws unsupported for real zero points of 8-bit weights, and for an opset before 7.
+/// Throws what the solvers throw, naming the weights.
 [[nodiscard]] inline model quantize_weights_only(model m, const weight_only_options& options = {},
                                                  const calibration_source& samples = {}) {
   return detail::weight_only_quantizer(std::move(m), options).run(samples);

@@ -15,12 +15,9 @@
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/run/executor_options.hpp>
 #include <detent/solvers/awq.hpp>
+#include <detent/solvers/gptq.hpp>
 #include <detent/solvers/hqq.hpp>
 #include <detent/solvers/parts.hpp>
-
-#if DETENT_WITH_EIGEN
-#include <detent/solvers/gptq.hpp>
-#endif
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -28,8 +25,8 @@ namespace graph {
 /// How quantize_weights_only() finds the codes of weights.
 enum class weight_only_algorithm : std::uint8_t {
   rtn,   ///< Nearest rounding.
-  gptq,  ///< GPTQ where it is better than rtn; needs samples, and Eigen. All layers see the inputs
-         ///< that they have in the float model.
+  gptq,  ///< GPTQ where it is better than rtn; needs samples. All layers see the inputs that they
+         ///< have in the float model.
   awq,   ///< Scales of the inputs, and clipping; needs samples.
   hqq,   ///< Zero points; not with `symmetric`.
 };
@@ -88,9 +85,7 @@ struct weight_only_options {
   /// Options of hqq. `real_zero_points` are written as such, which is possible with 4 bits only,
   /// because ONNX Runtime has no others.
   hqq_options hqq = {};
-#if DETENT_WITH_EIGEN
-  gptq_options gptq = {};  ///< Options of gptq; only with Eigen.
-#endif
+  gptq_options gptq = {};  ///< Options of gptq.
   /// Called with each constant that is made; the model gets the tensor that it returns, which must
   /// have the same form and elements. tensor_store::keep() puts those of large models in a file.
   /// What it throws ends the quantization.

@@ -22,17 +22,10 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace HWY_NAMESPACE {
 
-using double_tag = hn::ScalableTag<double>;
-using double_vector = hn::Vec<double_tag>;
 using long_tag = hn::RebindToSigned<double_tag>;
 
 /// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
-
-/// a * b, rounded: a fused sum with 0, so that compilers can't fuse it with another one.
-HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
-  return hn::MulAdd(a, b, hn::Zero(double_tag{}));
-}
 
 /// detail::polynomial().
 template <std::size_t N>

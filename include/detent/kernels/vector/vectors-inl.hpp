@@ -32,6 +32,16 @@ using int_vector = hn::Vec<int_tag>;
 inline constexpr std::size_t lanes = hn::MaxLanes(float_tag{});
 inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 
+/// Vectors of doubles, as many as a register has.
+using double_tag = hn::ScalableTag<double>;
+using double_vector = hn::Vec<double_tag>;
+
+/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
+/// with another sum.
+HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+  return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+}
+
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
 /// the sum then hold: they are rounding_bias_bits + integer.
 inline constexpr float rounding_bias = 12582912.0F;
