@@ -230,6 +230,16 @@ const shapes_of_products peer_shapes{
     {1, 768, 768},    {1, 4096, 4096},  {8, 4096, 4096},    {32, 4096, 4096},   {128, 768, 768},
     {128, 3072, 768}, {128, 768, 3072}, {512, 3072, 768},   {3136, 64, 576},    {784, 128, 1152},
     {196, 256, 2304}, {127, 513, 333},  {1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}};
+// Heads of attention, 1x1 convolutions of small images, and other products of a few microseconds.
+const shapes_of_products small_shapes = {
+    {8, 8, 8},      {16, 16, 16},   {24, 24, 24},   {32, 32, 32},    {48, 48, 48},
+    {64, 64, 64},   {77, 77, 77},   {96, 96, 96},   {128, 128, 128}, {197, 197, 197},
+    {8, 64, 64},    {8, 256, 256},  {16, 64, 128},  {16, 256, 64},   {24, 96, 32},
+    {24, 197, 77},  {32, 64, 16},   {32, 8, 256},   {48, 256, 64},   {48, 64, 256},
+    {48, 16, 96},   {64, 128, 64},  {64, 32, 256},  {64, 8, 64},     {77, 64, 77},
+    {77, 77, 64},   {77, 24, 256},  {96, 24, 96},   {96, 96, 24},    {128, 64, 128},
+    {128, 128, 64}, {128, 128, 32}, {128, 32, 128}, {128, 16, 16},   {197, 64, 197},
+    {197, 197, 64}, {197, 32, 24},  {256, 256, 64}, {256, 64, 256},  {256, 8, 48}};
 #endif
 
 void add(const kernel& k, detent::target t, const shapes_of_products& shapes) {
@@ -293,6 +303,13 @@ int main(int argc, char** argv) {
         kernel{"beside_onednn/u8/detent", gemm<std::uint8_t, std::uint8_t>},
         kernel{"beside_onednn/u8/onednn", onednn_gemm<std::uint8_t, std::uint8_t>}}) {
     add(k, beside, peer_shapes);
+  }
+  for (const kernel& k :
+       {kernel{"small_beside_onednn/s32/detent", prepared<std::uint8_t, std::int32_t>},
+        kernel{"small_beside_onednn/s32/onednn", onednn_gemm<std::uint8_t, std::int32_t>},
+        kernel{"small_beside_onednn/u8/detent", prepared<std::uint8_t, std::uint8_t>},
+        kernel{"small_beside_onednn/u8/onednn", onednn_gemm<std::uint8_t, std::uint8_t>}}) {
+    add(k, beside, small_shapes);
   }
 #endif
   // 4-bit weights beside 8-bit weights: with one row, where memory is the limit, and with many

@@ -210,7 +210,8 @@ inline void run_dynamic_conv(operator_context& c) {
   options.per_image = read_flag(c, "per_image", 1);
   options.bias = optional_floats(c, 4, state.packed->shape().out_channels);
   dynamic_convolve(c.inputs[0].data<float>(), *state.packed, state.own.get(c, 1),
-                   y.mutable_data<float>(), options, *c.parallel);
+                   y.mutable_data<float>(), options,
+                   threads_for(c, state.packed->shape(), integers_worth_threads));
 }
 
 inline constexpr operator_definition dynamic_layer_operators[] = {
