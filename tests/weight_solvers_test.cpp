@@ -153,13 +153,31 @@ TEST_CASE("exponentials, logarithms and powers of the solvers") {
   CHECK(detent::detail::portable_power(0.0, -2.0) == std::numeric_limits<double>::infinity());
 }
 
+TEST_CASE("powers of many numbers have the bits of powers of one") {
+  random_source random(420);
+  INFO("seed ", random.seed());
+  for (const double y : {0.0, 1.0, 19.0, -2.0, 0.37}) {
+    std::vector<double> x;
+    for (int i = 0; i < 700; ++i) {  // more than two blocks
+      x.push_back(i % 50 == 0 ? 0.0 : static_cast<double>(random.real(1e-6F, 2.0F)));
+    }
+    test::for_each_target([&] {
+      std::vector<double> powers = x;
+      detent::detail::replace_by_powers(powers, y);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        CHECK(powers[i] == detent::detail::portable_power(x[i], y));
+      }
+    });
+  }
+}
+
 // -------------------------------------------------------------------------------------- nearest
 
 TEST_CASE("nearest rounding is detent::quantize with a price") {
   random_source random(401);
   INFO("seed ", random.seed());
   for (int round = 0; round < 100; ++round) {
-    const layer l = any_layer(random, 40);
+    const layer l = any_layer(random, 150);  // objectives go by blocks of 64 columns
     const quantized_weights q = detent::round_to_nearest(matrix(l.w, l.columns), l.g, l.format);
     INFO("round ", round, " columns ", l.columns, " group ", l.format.group_size);
     CHECK(is_on_grid(q));
@@ -293,6 +311,25 @@ TEST_CASE("coordinate descent: no step makes it worse, and none is left") {
     }
   }
   CHECK(unsettled < 30);
+}
+
+TEST_CASE("coordinate descent: rows that do not fit memory together have the same solutions") {
+  random_source random(419);
+  INFO("seed ", random.seed());
+  constexpr std::size_t k = 800;  // with a group for each column, six rows fit
+  const std::vector<float> w = test::gaussian_weights(random, 8 * k);
+  const gram_matrix g = test::gram_of(test::correlated_inputs(random, 100, k), k);
+  const weight_format format{.scheme = symmetric_of(4), .group_size = 1};
+  const detent::coordinate_descent_options options{.max_iterations = 2};
+  const quantized_weights all = detent::coordinate_descent(matrix(w, k), g, format, options);
+  for (std::size_t r = 0; r < 8; ++r) {
+    const quantized_weights one = detent::coordinate_descent(
+        matrix_view<const float>(w.data() + r * k, 1, k), g, format, options);
+    CHECK(std::equal(one.codes.begin(), one.codes.end(),
+                     all.codes.begin() + static_cast<std::ptrdiff_t>(r * k)));
+    CHECK(std::equal(one.params.scales.begin(), one.params.scales.end(),
+                     all.params.scales.begin() + static_cast<std::ptrdiff_t>(r * k)));
+  }
 }
 
 TEST_CASE("coordinate descent and brute force over all codes") {
@@ -613,14 +650,18 @@ TEST_CASE("GPTQ is what the textbook says, for all block sizes and orders") {
 TEST_CASE("GPTQ: T is the Cholesky factor from the end") {
   random_source random(410);
   INFO("seed ", random.seed());
+  detent::thread_pool pool(3);
   for (const std::size_t k : {1U, 2U, 7U, 15U, 16U, 17U, 33U, 40U, 150U, 300U}) {
     const gram_matrix g = test::gram_of(test::correlated_inputs(random, 2 * k + 5, k), k);
     const gram_matrix h = g.dampened(0.01);
     INFO("size ", k);
     detent::detail::gptq_factor factor;
     std::vector<std::uint64_t> bits;
+    bool threaded = false;
     test::for_each_target([&] {
-      factor = detent::detail::factorize(g, {.damping = 0.01});
+      threaded = !threaded;
+      factor = detent::detail::factorize(g, {.damping = 0.01},
+                                         threaded ? pool.parallel() : detent::parallel_for{});
       std::vector<std::uint64_t> now;
       for (std::size_t i = 0; i < k; ++i) {
         for (std::size_t j = 0; j <= i; ++j) {  // what is above is not used

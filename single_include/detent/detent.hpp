@@ -4362,10 +4362,16 @@ inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 
-/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
-/// with another sum.
+/// a * b, rounded. An empty instruction that claims to change the product keeps compilers from
+/// fusing it with a sum (see base/arithmetic.hpp).
 HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+#if defined(__GNUC__)
+  double_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
   return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+#endif
 }
 
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
@@ -4632,10 +4638,16 @@ inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 
-/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
-/// with another sum.
+/// a * b, rounded. An empty instruction that claims to change the product keeps compilers from
+/// fusing it with a sum (see base/arithmetic.hpp).
 HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+#if defined(__GNUC__)
+  double_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
   return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+#endif
 }
 
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
@@ -45084,8 +45096,8 @@ DETENT_KERNELS_NAMESPACE_END
 // Products of doubles.
 //
 // Each element is one chain of sums in the order of k, so a tile needs enough independent elements
-// to hide the latency of an addition: 4 rows of 4 vectors with 32 registers, of 2 with 16. A row
-// that is left over is multiplied by twice as many vectors.
+// to hide the latency of an addition: 4 rows of 4 vectors with 32 registers, of 2 with 16. A single
+// row is multiplied by twice as many vectors.
 
 #ifndef DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP
 #define DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP
@@ -45539,9 +45551,9 @@ class gram_matrix {
     }
   }
 
-  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. Of the two equal
-  /// products of each pair of elements one is computed; each sum runs from the first column to the
-  /// last.
+  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. G is symmetric:
+  /// outside of blocks of 64 columns on the diagonal, only its upper half is multiplied. Each sum
+  /// runs from the first column to the last.
   [[nodiscard]] std::vector<double> squared_lengths(std::size_t rows, const double* e) const {
     std::vector<double> result(rows);
     if (is_diagonal_) {
@@ -45551,10 +45563,6 @@ class gram_matrix {
       }
       return result;
     }
-    std::vector<double> twice(e, e + rows * size_);
-    for (double& value : twice) {
-      value *= 2.0;  // exact
-    }
     constexpr std::size_t block = 64;
     std::vector<double> sums(rows * block);
     for (std::size_t first = 0; first < size_; first += block) {
@@ -45563,7 +45571,7 @@ class gram_matrix {
       kernels::double_product_args args{.rows = rows,
                                         .columns = width,
                                         .depth = first,
-                                        .a = twice.data(),
+                                        .a = e,
                                         .a_row_stride = size_,
                                         .b = values_.data() + first,
                                         .b_stride = size_,
@@ -45571,6 +45579,9 @@ class gram_matrix {
                                         .c_stride = block};
       const auto& kernels = detail::active<kernels::double_product_kernels>();
       kernels.add_products(args);
+      for (double& sum : sums) {
+        sum *= 2.0;  // for the lower half
+      }
       args.depth = width;
       args.a = e + first;
       args.b += first * size_;
@@ -46187,8 +46198,8 @@ DETENT_NAMESPACE_END
 // a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
-// elementwise/ and the public headers of quantization and packing, and nothing of observers/ or
-// graph/. Only eigen_views.hpp needs Eigen.
+// elementwise/, the definitions of kernels, and the public headers of quantization and packing, and
+// nothing of observers/ or graph/. Only eigen_views.hpp needs Eigen.
 //
 // This file holds what all weight solvers take and return: weights with a row for each output and a
 // column for each input, on a grid of at most 8 bits, with a scale and a zero point for each row or
@@ -46476,6 +46487,7 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
 }
+
 }  // namespace detail
 
 /// Rounds weights to nearest: code = clamp(round_half_even(w / scale) + zero_point), as
@@ -46737,9 +46749,8 @@ class adaround_rows {
       rows.iterate(s.time.beta, s.time.is_warm ? options.regularization : 0.0, s.corrections,
                    optimizer);
     }
-    decided[first_row] = rows.finish(q) ? 1 : 0;
     std::fill_n(decided.begin() + static_cast<std::ptrdiff_t>(first_row), count,
-                decided[first_row]);
+                static_cast<char>(rows.finish(q)));
   });
   q.evidence.converged = std::all_of(decided.begin(), decided.end(), [](char d) { return d != 0; });
   detail::keep_better_rows(problem, g, nearest, q, parallel, where);
@@ -47433,7 +47444,7 @@ namespace detail {
 ///     g    = G e
 ///     p_i  = G c_i for each group i, where c_i is code - zero_point in the group and 0 elsewhere
 ///
-/// so that a scale is improved without a product, and a step costs one column of G.
+/// so that a scale is improved without a product, and a change of a code costs two columns of G.
 class row_descent {
  public:
   /// The arrays outlive this object: `e` and `g` have an element for each column, `products` has
@@ -47472,8 +47483,9 @@ class row_descent {
     // Smaller gains cannot be told from rounding or, for scales, are not worth the iterations that
     // go on and on where scales of neighbouring groups depend on each other. Both bound the number
     // of steps.
-    smallest_code_gain_ = rounded_product(1e-12, objective());
-    smallest_scale_gain_ = rounded_product(1e-8, objective());
+    const double first = (std::max)(objective(), 0.0);  // rounding may make it negative
+    smallest_code_gain_ = rounded_product(1e-12, first);
+    smallest_scale_gain_ = rounded_product(1e-8, first);
   }
 
   /// Sets the scale of a group to the best one while all else stays: this is scale + (c_i^T g) /
@@ -47811,8 +47823,8 @@ struct gptq_options {
 
 namespace detail {
 
-/// What gptq() needs of H = G + damping: with H = T T^T, T upper triangular in the order of
-/// processing, the shares T_jk / T_kk of the error of column j that column k makes up for.
+/// H = G + damping as T T^T, T upper triangular in the order of processing: the shares T_jk / T_kk
+/// of the error of column j that column k makes up for, and the pivots T_kk.
 struct gptq_factor {
   std::vector<double> shares;  // T_jk / T_kk at [k * size + j], j <= k; empty for a diagonal G
   std::vector<double> pivots;  // T_kk; empty for a diagonal G
@@ -47835,22 +47847,18 @@ struct gptq_factor {
   }
   const double mean = g.mean_diagonal();
   const double dead = mean > 0.0 ? mean : 1.0;
-  constexpr double largest_damping = 1.0;
   for (factor.damping = options.damping;;
        factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
-    require(factor.damping <= (std::max)(largest_damping, options.damping),
-            error_kind::invalid_argument,
-            "gptq: the Gram matrix is not positive definite, with a damping of ", largest_damping,
-            " neither");
+    const double largest_damping = (std::max)(1.0, options.damping);
+    require(factor.damping <= largest_damping, error_kind::invalid_argument,
+            "gptq: the Gram matrix is not positive definite, not even with a damping of ",
+            largest_damping);
     const double added = rounded_product(factor.damping, mean);
     const auto diagonal = [&](std::size_t j) {
       return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
     };
     if (g.is_diagonal()) {
-      if (std::isfinite(dead + added)) {
-        return factor;
-      }
-      continue;
+      return factor;
     }
     std::vector<double>& h = factor.shares;
     h.resize(size * size);
@@ -47935,7 +47943,8 @@ class gptq_rows {
           add_left(j, j + 1, begin, j, now_.data() + j * lanes, left_.data() + begin * lanes);
           const std::size_t column = factor_.order[j];
           const std::size_t group = column / problem_.group_size;
-          if (!static_groups_ && column % problem_.group_size == 0) {
+          // Before the first column, the weights are those that the parameters were chosen for.
+          if (!static_groups_ && j != 0 && column % problem_.group_size == 0) {
             // Columns behind `end` lack what is left since `begin`, columns behind `last` what is
             // left since `first`.
             choose_params(j, first, begin, end, last);
@@ -48092,8 +48101,8 @@ class gptq_rows {
 ///
 /// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
 /// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
-/// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
-/// Thread-safe; the same bits everywhere, and for any `parallel`.
+/// that make up for others leave the range of floats before their group's scale is chosen. Time:
+/// O(K^3) once, O(K^2) for each row. Thread-safe; the same bits everywhere, and for any `parallel`.
 ///
 /// Sources: Frantar et al., GPTQ (2023); Chee et al., QuIP (2023), for the form that needs no
 /// inverse.

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -19,6 +21,7 @@
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "for_each_target.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -783,4 +786,56 @@ TEST_CASE("opset: models of version 9 to 18 compute the same in 19") {
 
   check_graph_error(error_kind::invalid_argument, {"opset 18", "13", "19"},
                     [&] { graph::upgrade_opset(b.get(), 18); });
+}
+
+TEST_CASE("convolutions take threads where they are worth them") {
+  test::random_source r(327);
+  INFO("seed ", r.seed());
+  detent::thread_pool pool(3);
+  for (const std::int64_t size : {4, 33}) {
+    for (const std::int64_t group : {1, 16}) {
+      for (const char* op : {"Conv", "ConvInteger", "DynamicConv"}) {
+        const bool is_dynamic = std::string(op) == "DynamicConv";
+        const bool is_float = std::string(op) == "Conv";
+        const shape x_dims{2, 16, size, size};
+        const shape w_dims{16, 16 / group, 3, 3};
+        const auto count = static_cast<std::size_t>(16 * (16 / group) * 9);
+        model_builder b;
+        const auto type = is_float || is_dynamic ? element_type::f32 : element_type::u8;
+        std::vector<std::string> inputs{b.input("x", x_dims, type)};
+        if (is_float) {
+          inputs.push_back(b.constant("w", random_floats(r, w_dims, -1.0F, 1.0F)));
+        } else {
+          inputs.push_back(b.constant(
+              "w", make_tensor(element_type::s8, w_dims, r.integers<std::int8_t>(count))));
+        }
+        if (is_dynamic) {
+          inputs.push_back(b.scalar("w_scale", 0.01F));
+        }
+        b.output(b.add(op, inputs, {{"group", number(group)}}, is_dynamic ? "detent" : ""),
+                 is_float || is_dynamic ? element_type::f32 : element_type::s32);
+        const graph::model m = b.get();
+        tensors samples;
+        samples["x"] =
+            type == element_type::f32
+                ? random_floats(r, x_dims, -1.0F, 1.0F)
+                : make_tensor(
+                      element_type::u8, x_dims,
+                      r.integers<std::uint8_t>(static_cast<std::size_t>(2 * 16 * size * size)));
+        INFO(op, " of ", size, " x ", size, " with ", group, " groups");
+        const tensor expected = outputs_of(m, samples)[0];
+        test::for_each_target([&] {
+          std::size_t tasks = 0;
+          graph::executor_options options;
+          options.parallel = [&](std::size_t n, const std::function<void(std::size_t)>& body) {
+            tasks += n;
+            pool.run(n, body);
+          };
+          const tensor actual = graph::executor(m, options).run(samples)[0];
+          CHECK(std::memcmp(actual.raw(), expected.raw(), expected.bytes()) == 0);
+          CHECK((tasks > 1) == (size > 4));
+        });
+      }
+    }
+  }
 }

@@ -231,9 +231,8 @@ class adaround_rows {
       rows.iterate(s.time.beta, s.time.is_warm ? options.regularization : 0.0, s.corrections,
                    optimizer);
     }
-    decided[first_row] = rows.finish(q) ? 1 : 0;
     std::fill_n(decided.begin() + static_cast<std::ptrdiff_t>(first_row), count,
-                decided[first_row]);
+                static_cast<char>(rows.finish(q)));
   });
   q.evidence.converged = std::all_of(decided.begin(), decided.end(), [](char d) { return d != 0; });
   detail::keep_better_rows(problem, g, nearest, q, parallel, where);

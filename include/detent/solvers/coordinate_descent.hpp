@@ -38,7 +38,7 @@ namespace detail {
 ///     g    = G e
 ///     p_i  = G c_i for each group i, where c_i is code - zero_point in the group and 0 elsewhere
 ///
-/// so that a scale is improved without a product, and a step costs one column of G.
+/// so that a scale is improved without a product, and a change of a code costs two columns of G.
 class row_descent {
  public:
   /// The arrays outlive this object: `e` and `g` have an element for each column, `products` has
@@ -77,8 +77,9 @@ class row_descent {
     // Smaller gains cannot be told from rounding or, for scales, are not worth the iterations that
     // go on and on where scales of neighbouring groups depend on each other. Both bound the number
     // of steps.
-    smallest_code_gain_ = rounded_product(1e-12, objective());
-    smallest_scale_gain_ = rounded_product(1e-8, objective());
+    const double first = (std::max)(objective(), 0.0);  // rounding may make it negative
+    smallest_code_gain_ = rounded_product(1e-12, first);
+    smallest_scale_gain_ = rounded_product(1e-8, first);
   }
 
   /// Sets the scale of a group to the best one while all else stays: this is scale + (c_i^T g) /

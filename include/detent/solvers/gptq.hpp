@@ -41,8 +41,8 @@ struct gptq_options {
 
 namespace detail {
 
-/// What gptq() needs of H = G + damping: with H = T T^T, T upper triangular in the order of
-/// processing, the shares T_jk / T_kk of the error of column j that column k makes up for.
+/// H = G + damping as T T^T, T upper triangular in the order of processing: the shares T_jk / T_kk
+/// of the error of column j that column k makes up for, and the pivots T_kk.
 struct gptq_factor {
   std::vector<double> shares;  // T_jk / T_kk at [k * size + j], j <= k; empty for a diagonal G
   std::vector<double> pivots;  // T_kk; empty for a diagonal G
@@ -65,22 +65,18 @@ struct gptq_factor {
   }
   const double mean = g.mean_diagonal();
   const double dead = mean > 0.0 ? mean : 1.0;
-  constexpr double largest_damping = 1.0;
   for (factor.damping = options.damping;;
        factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
-    require(factor.damping <= (std::max)(largest_damping, options.damping),
-            error_kind::invalid_argument,
-            "gptq: the Gram matrix is not positive definite, with a damping of ", largest_damping,
-            " neither");
+    const double largest_damping = (std::max)(1.0, options.damping);
+    require(factor.damping <= largest_damping, error_kind::invalid_argument,
+            "gptq: the Gram matrix is not positive definite, not even with a damping of ",
+            largest_damping);
     const double added = rounded_product(factor.damping, mean);
     const auto diagonal = [&](std::size_t j) {
       return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
     };
     if (g.is_diagonal()) {
-      if (std::isfinite(dead + added)) {
-        return factor;
-      }
-      continue;
+      return factor;
     }
     std::vector<double>& h = factor.shares;
     h.resize(size * size);
@@ -165,7 +161,8 @@ class gptq_rows {
           add_left(j, j + 1, begin, j, now_.data() + j * lanes, left_.data() + begin * lanes);
           const std::size_t column = factor_.order[j];
           const std::size_t group = column / problem_.group_size;
-          if (!static_groups_ && column % problem_.group_size == 0) {
+          // Before the first column, the weights are those that the parameters were chosen for.
+          if (!static_groups_ && j != 0 && column % problem_.group_size == 0) {
             // Columns behind `end` lack what is left since `begin`, columns behind `last` what is
             // left since `first`.
             choose_params(j, first, begin, end, last);
@@ -322,8 +319,8 @@ class gptq_rows {
 ///
 /// Throws what round_to_nearest() throws; also invalid_argument if damping is negative or not
 /// finite, if block_size is 0, if H is not positive definite with a damping of 1, or if weights
-/// that make up for others leave the range of floats. Time: O(K^3) once, O(K^2) for each row.
-/// Thread-safe; the same bits everywhere, and for any `parallel`.
+/// that make up for others leave the range of floats before their group's scale is chosen. Time:
+/// O(K^3) once, O(K^2) for each row. Thread-safe; the same bits everywhere, and for any `parallel`.
 ///
 /// Sources: Frantar et al., GPTQ (2023); Chee et al., QuIP (2023), for the form that needs no
 /// inverse.

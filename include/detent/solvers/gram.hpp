@@ -182,9 +182,9 @@ class gram_matrix {
     }
   }
 
-  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. Of the two equal
-  /// products of each pair of elements one is computed; each sum runs from the first column to the
-  /// last.
+  /// e^T G e of each of `rows` rows of K elements, which follow each other at `e`. G is symmetric:
+  /// outside of blocks of 64 columns on the diagonal, only its upper half is multiplied. Each sum
+  /// runs from the first column to the last.
   [[nodiscard]] std::vector<double> squared_lengths(std::size_t rows, const double* e) const {
     std::vector<double> result(rows);
     if (is_diagonal_) {
@@ -194,10 +194,6 @@ class gram_matrix {
       }
       return result;
     }
-    std::vector<double> twice(e, e + rows * size_);
-    for (double& value : twice) {
-      value *= 2.0;  // exact
-    }
     constexpr std::size_t block = 64;
     std::vector<double> sums(rows * block);
     for (std::size_t first = 0; first < size_; first += block) {
@@ -206,7 +202,7 @@ class gram_matrix {
       kernels::double_product_args args{.rows = rows,
                                         .columns = width,
                                         .depth = first,
-                                        .a = twice.data(),
+                                        .a = e,
                                         .a_row_stride = size_,
                                         .b = values_.data() + first,
                                         .b_stride = size_,
@@ -214,6 +210,9 @@ class gram_matrix {
                                         .c_stride = block};
       const auto& kernels = detail::active<kernels::double_product_kernels>();
       kernels.add_products(args);
+      for (double& sum : sums) {
+        sum *= 2.0;  // for the lower half
+      }
       args.depth = width;
       args.a = e + first;
       args.b += first * size_;

@@ -3,8 +3,8 @@
 // a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
-// elementwise/ and the public headers of quantization and packing, and nothing of observers/ or
-// graph/. Only eigen_views.hpp needs Eigen.
+// elementwise/, the definitions of kernels, and the public headers of quantization and packing, and
+// nothing of observers/ or graph/. Only eigen_views.hpp needs Eigen.
 //
 // This file holds what all weight solvers take and return: weights with a row for each output and a
 // column for each input, on a grid of at most 8 bits, with a scale and a zero point for each row or
@@ -302,6 +302,7 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   q.evidence.objective = ordered_sum(after);
   require_finite_objective(q.evidence.nearest_objective, where);
 }
+
 }  // namespace detail
 
 /// Rounds weights to nearest: code = clamp(round_half_even(w / scale) + zero_point), as

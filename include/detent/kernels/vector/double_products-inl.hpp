@@ -2,8 +2,8 @@
 // Products of doubles.
 //
 // Each element is one chain of sums in the order of k, so a tile needs enough independent elements
-// to hide the latency of an addition: 4 rows of 4 vectors with 32 registers, of 2 with 16. A row
-// that is left over is multiplied by twice as many vectors.
+// to hide the latency of an addition: 4 rows of 4 vectors with 32 registers, of 2 with 16. A single
+// row is multiplied by twice as many vectors.
 
 #ifndef DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP
 #define DETENT_KERNELS_VECTOR_DOUBLE_PRODUCTS_INL_HPP

@@ -36,10 +36,16 @@ inline constexpr std::size_t vectors_per_panel = panel_columns / lanes;
 using double_tag = hn::ScalableTag<double>;
 using double_vector = hn::Vec<double_tag>;
 
-/// a * b, rounded: a fused sum with -0, which changes no product, so that compilers can't fuse it
-/// with another sum.
+/// a * b, rounded. An empty instruction that claims to change the product keeps compilers from
+/// fusing it with a sum (see base/arithmetic.hpp).
 HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
+#if defined(__GNUC__)
+  double_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
   return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
+#endif
 }
 
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
