@@ -206,9 +206,10 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
 ///     (w - v)^T (G + damping * mean(diagonal of G) * I) (w - v)
 ///
 /// where G is the layer's matrix in `moments`. The undamped error is never larger than that of
-/// nearest rounding. It takes O(K^2) time for each channel, O(K) for each sweep and change. Replaces the codes in
-/// `parameters`; returns one entry for each layer, in topological order. Layers without moments
-/// stay as they are. Results do not depend on the number of threads or the processor.
+/// nearest rounding. It takes O(K^2) time for each channel, O(K) for each sweep and change.
+/// Replaces the codes in `parameters`; returns one entry for each layer, in topological order.
+/// Layers without moments stay as they are. Results do not depend on the number of threads or the
+/// processor.
 ///
 /// Throws invalid_argument if the parameters lack a layer, if the moments are those of another
 /// plan, if `max_sweeps` is 0, or if the damping is negative or not finite.
