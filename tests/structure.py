@@ -55,11 +55,11 @@ FLOORS = [
     ["graph/run/"],
     ["graph/onnx.hpp"],
     ["graph/learn/gradients/"],
-    ["graph/src.hpp", "graph/learn/", "graph/rewrite/"],
+    ["graph/src/execution.hpp", "graph/learn/", "graph/rewrite/"],
     ["graph/quantize/"],
     ["graph/ppq/", "graph/nncf/", "graph/inc/"],
     ["graph/configuration/"],
-    ["runtimes/", "c_api/graph/"],
+    ["graph/src/", "graph/src.hpp", "runtimes/", "c_api/graph/"],
     ["runtimes/onnxruntime/"],
 ]
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "cmake", "include", "tests", "bench", "examples", "single_include", "docs",

@@ -49,14 +49,14 @@ std::uintmax_t file_size(const std::string& path) {
   return failed ? 0 : size;
 }
 
-double decibels(double noise) { return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0; }
+double snr_of_noise(double noise) { return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0; }
 
 /// Shows the step and the best SNR so far. `count` is the number of samples.
 void show(const graph::quantization_progress& p, std::size_t count, progress& bar) {
   std::string text = p.step;
   if (p.best_noise > 0.0) {
     char best[32];
-    std::snprintf(best, sizeof best, ", best %.2f dB", decibels(p.best_noise));
+    std::snprintf(best, sizeof best, ", best %.2f dB", snr_of_noise(p.best_noise));
     text += best;
   }
   bar.begin(text, p.total > 0 ? p.total : count, p.total == 0);
@@ -123,8 +123,8 @@ std::string step_text(const graph::quantization_step& s) {
     return s.name;
   }
   char text[160];
-  std::snprintf(text, sizeof text, "%-44s %8.2f dB  %s", s.name.c_str(), decibels(s.noise_after),
-                s.kept ? "kept" : "not kept");
+  std::snprintf(text, sizeof text, "%-44s %8.2f dB  %s", s.name.c_str(),
+                snr_of_noise(s.noise_after), s.kept ? "kept" : "not kept");
   return text;
 }
 

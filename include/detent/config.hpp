@@ -16,7 +16,7 @@
 //
 // Without Highway or xsimd the same functions run through portable code and return the same bits.
 // Without Eigen, <detent/solvers/eigen_views.hpp> cannot be included.
-// The headers of graph/ have two macros of their own, which <detent/graph/src.hpp> describes.
+// The headers of graph/ have a macro of their own: see <detent/graph/src/execution.hpp>.
 #ifndef DETENT_CONFIG_HPP
 #define DETENT_CONFIG_HPP
 

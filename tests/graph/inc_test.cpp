@@ -79,10 +79,12 @@ TEST_CASE("inc: defaults of a static configuration") {
   CHECK(c.form == inc::framework::qdq);
   CHECK_FALSE(c.tuning.quantizer.is_dynamic);
   CHECK(c.tuning.space.samples == std::vector<std::size_t>{100});
-  CHECK(c.tuning.space.methods == std::vector<std::string>{"minmax", "kl", "percentile"});
+  CHECK(c.tuning.space.methods == std::vector<std::string>{"percentile", "minmax", "kl"});
   CHECK(c.tuning.space.per_channel == std::vector<bool>{true, false});
   CHECK(c.tuning.space.symmetric_activations == std::vector<bool>{false});
   CHECK(c.tuning.space.weights ==
+        std::vector<weight_scale>{weight_scale::absmax, weight_scale::exact_mse});
+  CHECK(with("", "onnxrt_integerops").tuning.space.weights ==
         std::vector<weight_scale>{weight_scale::exact_mse, weight_scale::absmax});
   CHECK(c.tuning.space.corrections ==
         std::vector<bias_correction>{bias_correction::fast, bias_correction::none});

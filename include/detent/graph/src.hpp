@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compiles the operators, regular expressions and gradients of the graph floor once. Include this
-// header in exactly one translation unit of a program whose other units define
-// DETENT_GRAPH_SEPARATE_COMPILATION; the CMake target detent::graph does both. Unlike the kernels,
-// this unit must be compiled with the same -m options as the units that call it: the options are
-// part of the names of its functions, and with other options the linker does not find them.
+// Compiles the large functions of the graph floor once. Include this header in exactly one
+// translation unit of a program whose other units define DETENT_GRAPH_SEPARATE_COMPILATION; the
+// CMake target detent::graph does both. The two headers that this one includes may also have a unit
+// each: then both compile at the same time, and programs that only run models link the first one
+// alone. Unlike the kernels, these units must be compiled with the same -m options as the units
+// that call them: the options are part of the names of the functions, and with other options the
+// linker does not find them.
 #ifndef DETENT_GRAPH_SRC_HPP
 #define DETENT_GRAPH_SRC_HPP
 
-#if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && !defined(DETENT_COMPILE_GRAPH)
+#if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && !defined(DETENT_COMPILE_GRAPH_EXECUTION)
 #error "detent: include <detent/graph/src.hpp> before any other header of the graph floor"
 #endif
-#ifndef DETENT_COMPILE_GRAPH
-/// Marks the one translation unit that defines the functions which the graph floor compiles once.
-/// This header defines the macro; users do not set it.
-#define DETENT_COMPILE_GRAPH
+// Both, before the first header of the floor reads them.
+#ifndef DETENT_COMPILE_GRAPH_EXECUTION
+#define DETENT_COMPILE_GRAPH_EXECUTION
 #endif
-#ifndef DETENT_GRAPH_SEPARATE_COMPILATION
-/// Users define this macro in every translation unit that includes the graph floor and is to leave
-/// operators, regular expressions and gradients to the one unit that includes
-/// `<detent/graph/src.hpp>`.
-#define DETENT_GRAPH_SEPARATE_COMPILATION
+#ifndef DETENT_COMPILE_GRAPH_QUANTIZATION
+#define DETENT_COMPILE_GRAPH_QUANTIZATION
 #endif
 
-#include <detent/graph/learn/training_operators.hpp>
-#include <detent/graph/rewrite/node_pattern.hpp>
-#include <detent/graph/run/registry.hpp>
+#include <detent/graph/src/execution.hpp>
+#include <detent/graph/src/quantization.hpp>
 
 #endif  // DETENT_GRAPH_SRC_HPP

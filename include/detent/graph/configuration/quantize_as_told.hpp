@@ -17,6 +17,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/automatic_quantization.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
@@ -176,10 +177,14 @@ inline void quantize_weights_as_told(const quantization_job& job, const model& m
 /// Quantizes a model as a job says. `samples` may be empty if job.needs_samples is. Throws what
 /// automatic_quantization(), static_quantization(), quantize_dynamic() and quantize_weights_only()
 /// throw, and what callbacks throw.
-[[nodiscard]] inline quantization_outcome quantize_as_told(const quantization_job& job,
-                                                           const model& m,
-                                                           const calibration_source& samples,
-                                                           const quantization_run& run = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization_outcome
+quantize_as_told(const quantization_job& job, const model& m, const calibration_source& samples,
+                 const quantization_run& run = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization_outcome quantize_as_told(const quantization_job& job, const model& m,
+                                                        const calibration_source& samples,
+                                                        const quantization_run& run) {
   quantization_outcome o;
   if (job.approach == "static") {
     detail::quantize_statically(job, m, samples, run, o);
@@ -190,6 +195,7 @@ inline void quantize_weights_as_told(const quantization_job& job, const model& m
   }
   return o;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

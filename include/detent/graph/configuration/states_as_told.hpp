@@ -17,6 +17,7 @@
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/configuration/quantize_as_told.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/calibration_state.hpp>
 #include <detent/graph/quantize/state_file.hpp>
@@ -110,11 +111,15 @@ struct observed_state {
 ///
 /// Throws what calibration_state and weight_only_state throw; invalid_argument without both, and
 /// for a second round that the methods do not need.
-[[nodiscard]] inline observed_state observe_as_told(const quantization_job& job, const model& m,
-                                                    const calibration_source& samples,
-                                                    std::uint64_t first,
-                                                    const state_source& earlier,
-                                                    const executor_options& runner = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL observed_state observe_as_told(
+    const quantization_job& job, const model& m, const calibration_source& samples,
+    std::uint64_t first, const state_source& earlier, const executor_options& runner = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL observed_state observe_as_told(const quantization_job& job, const model& m,
+                                                 const calibration_source& samples,
+                                                 std::uint64_t first, const state_source& earlier,
+                                                 const executor_options& runner) {
   require(samples || earlier, error_kind::invalid_argument, "there are neither samples nor states");
   if (job.approach == "weight-only") {
     require(!samples || !earlier, error_kind::invalid_argument,
@@ -136,14 +141,19 @@ struct observed_state {
   }
   return {state.save(), state.samples(), state.round(), state.rounds()};
 }
+#endif
 
 /// Quantizes a model as a job says, whose settings have `from_states`, with the states of all
 /// samples, in any order. Throws what calibration_state, weight_only_state, and the quantization
 /// with them throw; each message about a state names it.
-[[nodiscard]] inline quantization_outcome quantize_as_told(const quantization_job& job,
-                                                           const model& m,
-                                                           const state_source& states,
-                                                           const quantization_run& run = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization_outcome
+quantize_as_told(const quantization_job& job, const model& m, const state_source& states,
+                 const quantization_run& run = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization_outcome quantize_as_told(const quantization_job& job, const model& m,
+                                                        const state_source& states,
+                                                        const quantization_run& run) {
   quantization_outcome o;
   if (job.approach == "weight-only") {
     weight_only_options options = detail::weight_only_options_of(job, run.executor);
@@ -163,6 +173,7 @@ struct observed_state {
   detail::finish_static(job, run, o);
   return o;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

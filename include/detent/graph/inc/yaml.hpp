@@ -539,7 +539,7 @@ class yaml_reader : public training_reader {
     t.space.per_channel = some(weight_.per_channel, std::vector<bool>{true, false});
     t.space.methods = is_dynamic ? std::vector<std::string>{"minmax"}
                                  : some(activation_.algorithms,
-                                        std::vector<std::string>{"minmax", "kl", "percentile"});
+                                        std::vector<std::string>{"percentile", "minmax", "kl"});
     t.space.symmetric_activations = {false};
     if (!activation_.symmetric.empty() && !is_dynamic) {
       t.space.symmetric_activations = activation_.symmetric;
@@ -548,7 +548,8 @@ class yaml_reader : public training_reader {
     }
     t.space.weights.clear();
     for (const std::string& a :
-         some(weight_.algorithms, std::vector<std::string>{"exact-mse", "absmax"})) {
+         some(weight_.algorithms, is_dynamic ? std::vector<std::string>{"exact-mse", "absmax"}
+                                             : std::vector<std::string>{"absmax", "exact-mse"})) {
       t.space.weights.push_back(scale_of(a));
     }
     t.space.corrections = some(

@@ -27,6 +27,7 @@
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -171,10 +172,16 @@ struct training_course {
 
 /// Runs the epochs of a trainer, from the checkpoint if there is one, and leaves it with the
 /// constants of the best epoch, if any is better than `before`.
-[[nodiscard]] inline training_course run_epochs(trainer& t, const training_data& data,
-                                                const training_options& o,
-                                                const training_score& before,
-                                                const training_calls& calls) {
+[[nodiscard]] DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& data,
+                                                           const training_options& o,
+                                                           const training_score& before,
+                                                           const training_calls& calls);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& data,
+                                             const training_options& o,
+                                             const training_score& before,
+                                             const training_calls& calls) {
   const std::size_t steps = steps_per_epoch(data, o);
   training_checkpoint now;
   now.subject = subject_of(t.network(), o, data.count);
@@ -252,6 +259,7 @@ struct training_course {
   course.epochs = std::move(now.epochs);
   return course;
 }
+#endif
 
 }  // namespace detail
 
@@ -259,9 +267,14 @@ struct training_course {
 /// `output` with the labels as `loss` says (without distillation and hidden values; without label
 /// smoothing). The loss is NaN if an output holds NaN or infinity. Throws what the executor and the
 /// losses throw.
-[[nodiscard]] inline training_score evaluate(executor& run, const training_data& data,
-                                             const training_loss& loss, std::size_t output,
-                                             std::size_t batch_size) {
+[[nodiscard]] DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& data,
+                                                        const training_loss& loss,
+                                                        std::size_t output, std::size_t batch_size);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& data,
+                                          const training_loss& loss, std::size_t output,
+                                          std::size_t batch_size) {
   training_score score;
   std::size_t correct = 0;
   std::size_t rows = 0;
@@ -289,18 +302,26 @@ struct training_course {
   }
   return score;
 }
+#endif
 
 /// Runs a float model as train() measures it: the output is the one that `loss` names, and cross
 /// entropy takes what goes into its Softmax. Throws invalid_argument if there is no such output,
 /// and what the executor and the losses throw.
-[[nodiscard]] inline training_score evaluate(const model& m, const training_data& data,
-                                             const training_loss& loss, std::size_t batch_size,
-                                             const executor_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& data,
+                                                        const training_loss& loss,
+                                                        std::size_t batch_size,
+                                                        const executor_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& data,
+                                          const training_loss& loss, std::size_t batch_size,
+                                          const executor_options& options) {
   const std::size_t output = detail::labelled_output(m, loss);
   executor run(loss.target == training_target::classes ? detail::with_logits(m, output) : m,
                options);
   return evaluate(run, data, loss, output, batch_size);
 }
+#endif
 
 /// The float model with BatchNormalization nodes in training form: they use the statistics of the
 /// batch, and compute running ones. Nodes in training form stay as they are.
@@ -337,9 +358,14 @@ struct training_course {
 /// overflow if the loss or a gradient is NaN or infinite; invalid_argument for options out of their
 /// domain, if there are no samples, and for a checkpoint of something else; and what the losses
 /// throw for labels that do not fit.
-[[nodiscard]] inline training_result train(const model& m, const training_data& data,
-                                           const training_data& validation,
-                                           const training_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL training_result train(const model& m, const training_data& data,
+                                                      const training_data& validation,
+                                                      const training_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL training_result train(const model& m, const training_data& data,
+                                        const training_data& validation,
+                                        const training_options& options) {
   detail::require_valid(options);
   require(data.count > 0 && validation.count > 0, error_kind::invalid_argument,
           "training: ", data.count, " samples and ", validation.count, " samples for validation");
@@ -370,6 +396,7 @@ struct training_course {
   }
   return result;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -13,7 +13,7 @@
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/ops/operator.hpp>
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
 #include <detent/graph/learn/fake_quantize_gradient.hpp>
 #include <detent/graph/learn/fake_quantize_operator.hpp>
 #include <detent/graph/learn/fold_normalization.hpp>
@@ -66,7 +66,7 @@ namespace graph {
 /// result. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n);
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
 DETENT_GRAPH_DECL const operator_registry& training_operators() {
   static const operator_registry registry = [] {
     operator_registry r = default_operators();

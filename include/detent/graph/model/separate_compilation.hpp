@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Decides in which translation unit the large functions of the graph floor are compiled.
 //
-// Compiling the operators, regular expressions and gradients takes most of a minute. A unit that
-// defines DETENT_GRAPH_SEPARATE_COMPILATION leaves them to the one unit that includes
-// <detent/graph/src.hpp>; the CMake target detent::graph does both.
+// Compiling them takes minutes. A unit that defines DETENT_GRAPH_SEPARATE_COMPILATION only sees
+// their declarations; they are compiled where <detent/graph/src.hpp> is included, or its two parts,
+// which are there so that a program that only runs models links no code that quantizes or trains
+// them. The CMake target detent::graph does all this.
 #ifndef DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP
 #define DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP
 
@@ -16,12 +17,20 @@
 #define DETENT_GRAPH_DECL inline
 #endif
 
-#if defined(DETENT_COMPILE_GRAPH) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-/// 1 if this translation unit defines the functions that are marked with DETENT_GRAPH_DECL, 0 if it
-/// only declares them. Set by this header, not by users.
-#define DETENT_GRAPH_DEFINES 1
+#if defined(DETENT_COMPILE_GRAPH_EXECUTION) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+/// 1 if this translation unit defines the functions of graph/ops/, graph/run/ and graph/rewrite/
+/// that are marked with DETENT_GRAPH_DECL, 0 if it only declares them. Set by this header, not by
+/// users.
+#define DETENT_GRAPH_DEFINES_EXECUTION 1
 #else
-#define DETENT_GRAPH_DEFINES 0
+#define DETENT_GRAPH_DEFINES_EXECUTION 0
+#endif
+
+#if defined(DETENT_COMPILE_GRAPH_QUANTIZATION) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+/// The same for the functions of graph/learn/, graph/quantize/, graph/ppq/ and graph/nncf/.
+#define DETENT_GRAPH_DEFINES_QUANTIZATION 1
+#else
+#define DETENT_GRAPH_DEFINES_QUANTIZATION 0
 #endif
 
 #endif  // DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP

@@ -37,6 +37,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/activation_aware_scaling.hpp>
 #include <detent/graph/nncf/compress_weights_options.hpp>
@@ -565,10 +566,15 @@ class weight_compressor {
 /// are no samples where they are needed.
 ///
 /// Source: NNCF 3.4, quantization/algorithms/weight_compression.
-[[nodiscard]] inline weight_compression compress_weights(
-    model m, const compress_weights_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL weight_compression
+compress_weights(model m, const compress_weights_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL weight_compression compress_weights(model m,
+                                                      const compress_weights_options& options) {
   return detail::weight_compressor(std::move(m), options).run();
 }
+#endif
 
 }  // namespace graph::nncf
 DETENT_NAMESPACE_END

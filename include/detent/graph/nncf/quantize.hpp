@@ -48,6 +48,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/bias_correction.hpp>
 #include <detent/graph/nncf/dataset.hpp>
@@ -652,10 +653,15 @@ class quantizer {
 /// for an entry of ignored_scope or ignored_subgraphs that matches nothing, for options out of
 /// their domain, for restrictions that leave an operator no quantizer, and for a range whose lower
 /// end is above its upper end, which some estimators can produce.
-[[nodiscard]] inline quantization quantize(model m, const dataset& samples,
-                                           const quantize_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization quantize(model m, const dataset& samples,
+                                                      const quantize_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization quantize(model m, const dataset& samples,
+                                        const quantize_options& options) {
   return detail::quantizer(samples, options).run(std::move(m));
 }
+#endif
 
 /// Runs a float model on samples and keeps what quantize() needs of them. The statistics are for
 /// this model, this estimator of ranges, these alphas of SmoothQuant and these places of
@@ -664,12 +670,17 @@ class quantizer {
 /// unless bias correction is disabled or the full one.
 ///
 /// Throws unsupported for channel alignment, and what quantize() throws.
-[[nodiscard]] inline statistics collect_statistics(model m, const dataset& samples,
-                                                   const quantize_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL statistics collect_statistics(model m, const dataset& samples,
+                                                              const quantize_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL statistics collect_statistics(model m, const dataset& samples,
+                                                const quantize_options& options) {
   statistics s;
   s.content_ = detail::quantizer(samples, options).collect(std::move(m));
   return s;
 }
+#endif
 
 /// Quantizes a float model as quantize() with samples does, with the same result to the bit, but
 /// takes what samples show from statistics; `subset_size` has no effect.
@@ -678,10 +689,15 @@ class quantizer {
 /// release, estimator or SmoothQuant, if they lack the range of a value, or if they lack means for
 /// bias correction; unsupported for full bias correction and channel alignment, which look at
 /// samples; and what quantize() throws.
-[[nodiscard]] inline quantization quantize(model m, const statistics& seen,
-                                           const quantize_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization quantize(model m, const statistics& seen,
+                                                      const quantize_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization quantize(model m, const statistics& seen,
+                                        const quantize_options& options) {
   return detail::quantizer(seen, options).run(std::move(m));
 }
+#endif
 
 }  // namespace graph::nncf
 DETENT_NAMESPACE_END

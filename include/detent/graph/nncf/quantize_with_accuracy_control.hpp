@@ -32,6 +32,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/quantize.hpp>
 #include <detent/graph/nncf/tune_hyperparams.hpp>
@@ -309,10 +310,16 @@ class accuracy_restorer {
 /// its samples from `validation`, too. The result says whether the goal is met; if not, it is the
 /// model with the best metric. Throws what nncf::quantize(), tune_hyperparams() and `validate`
 /// throw, and invalid_argument for a ranking_subset_size of 0.
-[[nodiscard]] inline accuracy_control_result quantize_with_accuracy_control(
+[[nodiscard]] DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const dataset& calibration, const dataset& validation,
     const validation_function& validate, const quantize_options& options = {},
-    const accuracy_control_options& control = {}) {
+    const accuracy_control_options& control = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
+    const model& float_model, const dataset& calibration, const dataset& validation,
+    const validation_function& validate, const quantize_options& options,
+    const accuracy_control_options& control) {
   return detail::accuracy_restorer(float_model, quantize(float_model, calibration, options),
                                    validation, validate, control)
       .run(
@@ -322,6 +329,7 @@ class accuracy_restorer {
           },
           [&](const quantize_options& o) { return quantize(float_model, calibration, o); });
 }
+#endif
 
 }  // namespace graph::nncf
 DETENT_NAMESPACE_END

@@ -43,6 +43,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/placement.hpp>
@@ -300,14 +301,23 @@ class hyperparameter_tuner {
 /// each model that is tried and the `options.subset_size` samples on which these two differ most.
 /// `options.on_parameters` is not called. Throws unsupported for modes of floats, and what
 /// quantize() and `validate` throw.
-[[nodiscard]] inline tuned_options tune_hyperparams(
-    const model& float_model, const model& quantized, const dataset& calibration,
-    const dataset& validation, const validation_function& validate,
-    const quantize_options& options = {}, bool higher_is_better = true) {
+[[nodiscard]] DETENT_GRAPH_DECL tuned_options
+tune_hyperparams(const model& float_model, const model& quantized, const dataset& calibration,
+                 const dataset& validation, const validation_function& validate,
+                 const quantize_options& options = {}, bool higher_is_better = true);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL tuned_options tune_hyperparams(const model& float_model, const model& quantized,
+                                                 const dataset& calibration,
+                                                 const dataset& validation,
+                                                 const validation_function& validate,
+                                                 const quantize_options& options,
+                                                 bool higher_is_better) {
   return detail::hyperparameter_tuner(float_model, calibration, validation, validate, options,
                                       higher_is_better)
       .run(quantized);
 }
+#endif
 
 }  // namespace graph::nncf
 DETENT_NAMESPACE_END

@@ -22,6 +22,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ppq/config.hpp>
@@ -205,9 +206,13 @@ class value_recorder {
 /// the output is taken after that. Layers whose outputs cannot be compared, because they are not
 /// float or have another shape, are left out. `samples` is left at its beginning. Throws
 /// invalid_argument without samples, and what to_qdq() and the executor throw.
-[[nodiscard]] inline std::vector<operator_error> graphwise_error_analysis(
+[[nodiscard]] DETENT_GRAPH_DECL std::vector<operator_error> graphwise_error_analysis(
     const quantized_graph& g, const calibration_source& samples,
-    const analysis_options& options = {}) {
+    const analysis_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<operator_error> graphwise_error_analysis(
+    const quantized_graph& g, const calibration_source& samples, const analysis_options& options) {
   const std::vector<detail::run_inputs> inputs = detail::take_samples(samples, options.steps);
   qdq_model q = to_qdq_model(g);
   std::vector<operator_error> errors;
@@ -243,6 +248,7 @@ class value_recorder {
   }
   return measured;
 }
+#endif
 
 namespace detail {
 
@@ -303,9 +309,13 @@ class result_comparison {
 /// and its output, and everything else is float. `samples` is left at its beginning. Throws
 /// invalid_argument without samples and if the network has no float results, and what to_qdq() and
 /// the executor throw.
-[[nodiscard]] inline std::vector<operator_error> layerwise_error_analysis(
+[[nodiscard]] DETENT_GRAPH_DECL std::vector<operator_error> layerwise_error_analysis(
     const quantized_graph& g, const calibration_source& samples,
-    const analysis_options& options = {}) {
+    const analysis_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<operator_error> layerwise_error_analysis(
+    const quantized_graph& g, const calibration_source& samples, const analysis_options& options) {
   const detail::result_comparison results(g.float_model,
                                           detail::take_samples(samples, options.steps), options);
   std::vector<operator_error> errors;
@@ -326,6 +336,7 @@ class result_comparison {
   }
   return errors;
 }
+#endif
 
 /// Statistics of a tensor in float and quantized.
 struct statistics_report {
@@ -368,9 +379,13 @@ struct report_collector {
 /// Statistics of every float value that a quantized operator makes, in the order of the network,
 /// over up to options.steps samples. Each sample is run twice. `samples` is left at its beginning.
 /// Throws invalid_argument without samples, and what to_qdq() and the executor throw.
-[[nodiscard]] inline std::vector<statistics_report> variable_analysis(
+[[nodiscard]] DETENT_GRAPH_DECL std::vector<statistics_report> variable_analysis(
     const quantized_graph& g, const calibration_source& samples,
-    const analysis_options& options = {}) {
+    const analysis_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<statistics_report> variable_analysis(
+    const quantized_graph& g, const calibration_source& samples, const analysis_options& options) {
   const std::vector<detail::run_inputs> inputs = detail::take_samples(samples, options.steps);
   qdq_model q = to_qdq_model(g);
   std::vector<std::string> order;
@@ -413,10 +428,15 @@ struct report_collector {
   }
   return reports;
 }
+#endif
 
 /// Statistics of every constant that has a configuration, in the order of the network. The noise of
 /// a constant that is not quantized, or not yet, is 0.
-[[nodiscard]] inline std::vector<statistics_report> parameter_analysis(const quantized_graph& g) {
+[[nodiscard]] DETENT_GRAPH_DECL std::vector<statistics_report> parameter_analysis(
+    const quantized_graph& g);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<statistics_report> parameter_analysis(const quantized_graph& g) {
   std::vector<statistics_report> reports;
   std::set<std::string> seen;
   g.for_each_config([&](config_id id) {
@@ -439,6 +459,7 @@ struct report_collector {
   });
   return reports;
 }
+#endif
 
 }  // namespace ppq
 }  // namespace graph

@@ -18,6 +18,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ppq/config.hpp>
@@ -615,9 +616,13 @@ class native_writer {
 /// constants of 4-bit, float8, bfloat16, string or unsigned 16 to 64-bit types, and rounding
 /// towards -infinity; invalid_argument for names that are not UTF-8; and what infer_shapes()
 /// throws.
-[[nodiscard]] inline std::string export_native(const quantized_graph& g) {
+[[nodiscard]] DETENT_GRAPH_DECL std::string export_native(const quantized_graph& g);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::string export_native(const quantized_graph& g) {
   return detail::native_writer(g).run();
 }
+#endif
 
 }  // namespace ppq
 }  // namespace graph

@@ -20,6 +20,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/ppq/adaround.hpp>
 #include <detent/graph/ppq/alignment.hpp>
 #include <detent/graph/ppq/baking.hpp>
@@ -79,7 +80,10 @@ struct pipeline_options {
 /// options have them, "weight split", "channel split", "layerwise equalization" and "ssd
 /// equalization". After them come, if the options have them, "bias correction" and "passive
 /// parameters" once more, "learned step size", "adaround" and "baking".
-[[nodiscard]] inline pipeline default_pipeline(const pipeline_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL pipeline default_pipeline(const pipeline_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL pipeline default_pipeline(const pipeline_options& options) {
   const pipeline quantizing =
       quantizing_passes(options.fusion, options.parameters, options.calibration, options.alignment,
                         options.passive_parameters);
@@ -118,6 +122,7 @@ struct pipeline_options {
   }
   return passes;
 }
+#endif
 
 /// The options with which default_pipeline() computes PPQ's numbers throughout: its observers, with
 /// or without their bugs as `behaviour` says, its rule for aligned ranges, and weight scales that

@@ -18,6 +18,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/fusion.hpp>
@@ -464,14 +465,23 @@ class qdq_writer {
 /// nor 0..255, for constants on such grids with a zero point other than 0, for activations on grids
 /// narrower than their type with several scales, for constants with policy DYNAMIC, and for DYNAMIC
 /// policies with channels, powers of 2 or another grid.
-[[nodiscard]] inline qdq_model to_qdq_model(const quantized_graph& g,
-                                            const qdq_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL qdq_model to_qdq_model(const quantized_graph& g,
+                                                       const qdq_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL qdq_model to_qdq_model(const quantized_graph& g, const qdq_options& options) {
   return detail::qdq_writer(g, options).run();
 }
+#endif
 /// Exports a graph as to_qdq_model() does, and returns the model alone.
-[[nodiscard]] inline model to_qdq(const quantized_graph& g, const qdq_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL model to_qdq(const quantized_graph& g,
+                                             const qdq_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL model to_qdq(const quantized_graph& g, const qdq_options& options) {
   return to_qdq_model(g, options).network;
 }
+#endif
 
 }  // namespace ppq
 }  // namespace graph

@@ -32,6 +32,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
@@ -452,22 +453,35 @@ class accuracy_controller {
 /// for the float model, or if there are no samples; and what the metric throws.
 ///
 /// Sources: NNCF, quantize_with_accuracy_control; Intel Neural Compressor, strategy mse_v2.
-[[nodiscard]] inline accuracy_control_result control_accuracy(
+[[nodiscard]] DETENT_GRAPH_DECL accuracy_control_result control_accuracy(
     const model& float_model, const quantization& all, const calibration_source& samples,
-    const model_metric& validate, const accuracy_control_options& options = {}) {
+    const model_metric& validate, const accuracy_control_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL accuracy_control_result control_accuracy(
+    const model& float_model, const quantization& all, const calibration_source& samples,
+    const model_metric& validate, const accuracy_control_options& options) {
   return detail::accuracy_controller(float_model, all, samples, validate, options).run();
 }
+#endif
 
 /// Quantizes a float model with static_quantization(), then leaves layers in float with
 /// control_accuracy() until the metric meets the goal. Throws what these two throw.
-[[nodiscard]] inline accuracy_control_result quantize_with_accuracy_control(
+[[nodiscard]] DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const calibration_source& calibration, const model_metric& validate,
     const accuracy_control_options& options = {},
-    const static_quantization_options& quantization_options = {}) {
+    const static_quantization_options& quantization_options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
+    const model& float_model, const calibration_source& calibration, const model_metric& validate,
+    const accuracy_control_options& options,
+    const static_quantization_options& quantization_options) {
   return control_accuracy(float_model,
                           static_quantization(float_model, calibration, quantization_options),
                           calibration, validate, options);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

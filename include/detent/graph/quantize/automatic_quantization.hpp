@@ -28,6 +28,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/automatic_quantization_options.hpp>
 #include <detent/graph/quantize/automatic_search.hpp>
@@ -69,9 +70,14 @@ namespace graph {
 /// outputs that do not depend on such nodes. If none of these is float, ranges are min/max.
 ///
 /// Throws what static_quantization() throws, and unsupported if the model has no float output.
-[[nodiscard]] inline quantization automatic_quantization(
-    const model& float_model, const calibration_source& samples,
-    const automatic_quantization_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization
+automatic_quantization(const model& float_model, const calibration_source& samples,
+                       const automatic_quantization_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization
+automatic_quantization(const model& float_model, const calibration_source& samples,
+                       const automatic_quantization_options& options) {
   return detail::quantize_runnable_part(
       float_model, options.scope, [&](const model& runnable, const quantization_scope& scope) {
         const auto returns_float = [](const model& m) {
@@ -91,6 +97,7 @@ namespace graph {
         return detail::automatic_quantizer(runnable, samples, within).run();
       });
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

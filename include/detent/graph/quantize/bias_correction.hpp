@@ -31,6 +31,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -583,9 +584,14 @@ class bias_corrector {
 
 /// Collects the means of the layers of a plan, from runs of its float model on all samples. Throws
 /// invalid_argument if there is no source of samples.
-[[nodiscard]] inline layer_means gather_means(const quantization_plan& plan,
-                                              const calibration_source& samples,
-                                              const executor_options& runner = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL layer_means gather_means(const quantization_plan& plan,
+                                                         const calibration_source& samples,
+                                                         const executor_options& runner = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL layer_means gather_means(const quantization_plan& plan,
+                                           const calibration_source& samples,
+                                           const executor_options& runner) {
   require(static_cast<bool>(samples), error_kind::invalid_argument,
           "there is no source of calibration samples");
   layer_means means(plan);
@@ -596,17 +602,24 @@ class bias_corrector {
   }
   return means;
 }
+#endif
 
 /// Corrects the biases of the plan's layers with the means that gather_means() has collected from
 /// the same samples. Otherwise like the form below. The fast kind draws no samples, so that
 /// `samples` may be empty for it. Throws invalid_argument if the means are empty, and for the full
 /// kind, which has to run the network, if there are no samples.
-inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
-                                              const quantization_parameters& parameters,
-                                              const layer_means& means,
-                                              const bias_correction_options& options = {},
-                                              const executor_options& runner = {},
-                                              const calibration_source& samples = {}) {
+DETENT_GRAPH_DECL std::vector<bias_shift> correct_biases(
+    quantization_plan& plan, const quantization_parameters& parameters, const layer_means& means,
+    const bias_correction_options& options = {}, const executor_options& runner = {},
+    const calibration_source& samples = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<bias_shift> correct_biases(quantization_plan& plan,
+                                                         const quantization_parameters& parameters,
+                                                         const layer_means& means,
+                                                         const bias_correction_options& options,
+                                                         const executor_options& runner,
+                                                         const calibration_source& samples) {
   require(options.kind != bias_correction::full || samples, error_kind::invalid_argument,
           "full bias correction from means, without samples");
   if (options.kind == bias_correction::none) {
@@ -617,6 +630,7 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
                ? first_samples(samples, options.max_samples)
                : samples);
 }
+#endif
 
 /// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
 /// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
@@ -628,11 +642,17 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
 /// result does not depend on how many samples are batched in one run.
 ///
 /// Throws invalid_argument if there are no samples.
-inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
-                                              const quantization_parameters& parameters,
-                                              const calibration_source& samples,
-                                              const bias_correction_options& options = {},
-                                              const executor_options& runner = {}) {
+DETENT_GRAPH_DECL std::vector<bias_shift> correct_biases(
+    quantization_plan& plan, const quantization_parameters& parameters,
+    const calibration_source& samples, const bias_correction_options& options = {},
+    const executor_options& runner = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<bias_shift> correct_biases(quantization_plan& plan,
+                                                         const quantization_parameters& parameters,
+                                                         const calibration_source& samples,
+                                                         const bias_correction_options& options,
+                                                         const executor_options& runner) {
   if (options.kind == bias_correction::none) {
     return {};
   }
@@ -640,6 +660,7 @@ inline std::vector<bias_shift> correct_biases(quantization_plan& plan,
       options.max_samples == 0 ? samples : first_samples(samples, options.max_samples);
   return correct_biases(plan, parameters, gather_means(plan, some, runner), options, runner, some);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -31,6 +31,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
@@ -612,8 +613,12 @@ class calibration_state {
 /// Throws invalid_argument if the state is for another model or other options, naming the
 /// difference, if it has seen nothing, or if a round is not complete; unsupported for full bias
 /// correction; and what static_quantization() throws.
-[[nodiscard]] inline quantization static_quantization(
-    model m, const calibration_state& state, const static_quantization_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization static_quantization(
+    model m, const calibration_state& state, const static_quantization_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization static_quantization(model m, const calibration_state& state,
+                                                   const static_quantization_options& options) {
   require(options.bias.kind != bias_correction::full, error_kind::unsupported,
           "full bias correction runs the quantized network on samples, which states do not hold; "
           "there is the fast one");
@@ -637,6 +642,7 @@ class calibration_state {
         return q;
       });
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

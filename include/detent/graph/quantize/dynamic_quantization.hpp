@@ -30,6 +30,7 @@
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/mapped_file.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -306,9 +307,13 @@ class dynamic_quantizer {
 ///
 /// Throws unsupported if the model is quantized already; invalid_argument if an entry of the
 /// options matches no node, or if weights are not finite, naming them.
-[[nodiscard]] inline model quantize_dynamic(model m,
-                                            const dynamic_quantization_options& options = {},
-                                            const calibration_source& samples = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL model
+quantize_dynamic(model m, const dynamic_quantization_options& options = {},
+                 const calibration_source& samples = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL model quantize_dynamic(model m, const dynamic_quantization_options& options,
+                                         const calibration_source& samples) {
   require(options.weight_type == element_type::u8 || options.weight_type == element_type::s8,
           error_kind::invalid_argument, "weight_type is ", name(options.weight_type),
           ", expected uint8 or int8");
@@ -345,6 +350,7 @@ class dynamic_quantizer {
   const output_judge judge(plan.float_model(), samples, 64, true, options.executor);
   return judge.noise_to_signal(other) < judge.noise_to_signal(plain) ? other : plain;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -22,6 +22,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/bias_code.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -125,9 +126,14 @@ struct layer_weight_scales {
 ///
 /// Throws invalid_argument, naming the tensor or the node, if the weights are no float constant, if
 /// a weight is not finite, or if the number of bits is not in 2..8.
-[[nodiscard]] inline layer_weight_scales find_weight_scales(
-    const model& m, const node& n, const layer_weight_options& options = {},
-    const parallel_for& parallel = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL layer_weight_scales
+find_weight_scales(const model& m, const node& n, const layer_weight_options& options = {},
+                   const parallel_for& parallel = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL layer_weight_scales find_weight_scales(const model& m, const node& n,
+                                                         const layer_weight_options& options,
+                                                         const parallel_for& parallel) {
   const tensor* constant = detail::float_constant(m, n, 1);
   require(constant != nullptr, error_kind::invalid_argument, n.label(),
           " has no constant float weights");
@@ -172,11 +178,16 @@ struct layer_weight_scales {
   }
   return result;
 }
+#endif
 
 /// Rounds a layer's weights to nearest even with these scales, whatever its bias is. Throws
 /// invalid_argument, naming the node, if the weights are no float constant.
-[[nodiscard]] inline layer_weights round_layer_weights(const model& m, const node& n,
-                                                       const layer_weight_scales& found) {
+[[nodiscard]] DETENT_GRAPH_DECL layer_weights round_layer_weights(const model& m, const node& n,
+                                                                  const layer_weight_scales& found);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL layer_weights round_layer_weights(const model& m, const node& n,
+                                                    const layer_weight_scales& found) {
   const tensor* weights = detail::float_constant(m, n, 1);
   require(weights != nullptr, error_kind::invalid_argument, n.label(),
           " has no constant float weights");
@@ -191,6 +202,7 @@ struct layer_weight_scales {
   }
   return result;
 }
+#endif
 
 /// Rounds a layer's weights to nearest even with scales that find_weight_scales() has found for
 /// them. `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale *
@@ -199,23 +211,32 @@ struct layer_weight_scales {
 ///
 /// Throws invalid_argument, naming the tensor or the node, if the weights are no float constant or
 /// a bias is not finite.
-[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
-                                                          float x_scale,
-                                                          const layer_weight_scales& found) {
+[[nodiscard]] DETENT_GRAPH_DECL layer_weights quantize_layer_weights(
+    const model& m, const node& n, float x_scale, const layer_weight_scales& found);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL layer_weights quantize_layer_weights(const model& m, const node& n, float x_scale,
+                                                       const layer_weight_scales& found) {
   layer_weight_scales fitted = found;
   detail::fit_bias(fitted.scales, found.is_zero, found.per_channel, x_scale,
                    detail::float_constant(m, n, 2), n);
   return round_layer_weights(m, n, fitted);
 }
+#endif
 
 /// Chooses the scales of a layer's weights with find_weight_scales(), and rounds the weights with
 /// them. Throws what find_weight_scales() and the other form throw.
-[[nodiscard]] inline layer_weights quantize_layer_weights(const model& m, const node& n,
-                                                          float x_scale,
-                                                          const layer_weight_options& options = {},
-                                                          const parallel_for& parallel = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL layer_weights
+quantize_layer_weights(const model& m, const node& n, float x_scale,
+                       const layer_weight_options& options = {}, const parallel_for& parallel = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL layer_weights quantize_layer_weights(const model& m, const node& n, float x_scale,
+                                                       const layer_weight_options& options,
+                                                       const parallel_for& parallel) {
   return quantize_layer_weights(m, n, x_scale, find_weight_scales(m, n, options, parallel));
 }
+#endif
 
 /// The weights that a quantized layer computes with, as float32: scale * (code - zero_point).
 [[nodiscard]] inline tensor dequantized(const layer_weights& w) {

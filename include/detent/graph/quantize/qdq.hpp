@@ -17,6 +17,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
@@ -282,10 +283,15 @@ class qdq_writer {
 /// values that it stores in 8 bits, and a DequantizeLinear behind integer weights and biases.
 /// Inputs and outputs of the graph keep their names and stay float. `parameters` must have all
 /// values and layers of the plan; throws invalid_argument, naming what is missing, if not.
-[[nodiscard]] inline model write_qdq(const quantization_plan& plan,
-                                     const quantization_parameters& parameters) {
+[[nodiscard]] DETENT_GRAPH_DECL model write_qdq(const quantization_plan& plan,
+                                                const quantization_parameters& parameters);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL model write_qdq(const quantization_plan& plan,
+                                  const quantization_parameters& parameters) {
   return detail::qdq_writer(plan, parameters).run();
 }
+#endif
 
 /// A quantized network: the decisions, the numbers and the model that was made of them.
 struct quantization {

@@ -21,6 +21,7 @@
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/fake_quantized_network.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
@@ -86,9 +87,14 @@ struct quantization_aware_training_result {
 ///
 /// Sources: Bengio, Leonard, Courville, Estimating or propagating gradients through stochastic
 /// neurons (2013), for the estimator; Esser et al., Learned step size quantization (2020).
-[[nodiscard]] inline quantization_aware_training_result quantization_aware_training(
+[[nodiscard]] DETENT_GRAPH_DECL quantization_aware_training_result quantization_aware_training(
     const model& m, const training_data& data, const training_data& validation,
-    const quantization_aware_training_options& options = {}) {
+    const quantization_aware_training_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization_aware_training_result quantization_aware_training(
+    const model& m, const training_data& data, const training_data& validation,
+    const quantization_aware_training_options& options) {
   const training_options& o = options.training;
   detail::require_valid(o);
   require(data.count > 0 && validation.count > 0, error_kind::invalid_argument,
@@ -188,6 +194,7 @@ struct quantization_aware_training_result {
   }
   return result;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -30,6 +30,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
@@ -70,7 +71,11 @@ namespace detail {
 
 /// The observers of all values of a plan. Throws invalid_argument for an unknown method, an
 /// override that cannot be applied, and an activation type that is neither u8 nor s8.
-[[nodiscard]] inline std::vector<observed_value> activation_observers(
+[[nodiscard]] DETENT_GRAPH_DECL std::vector<observed_value> activation_observers(
+    const quantization_plan& plan, const static_quantization_options& options);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<observed_value> activation_observers(
     const quantization_plan& plan, const static_quantization_options& options) {
   const observer_options observer = activation_observer(options.activations, options.method);
   for (const auto& [name, other] : options.activations.overrides) {
@@ -84,10 +89,16 @@ namespace detail {
   }
   return observed;
 }
+#endif
 
 /// The parameters of all values of a plan, by their names, from observers that have seen all
 /// samples.
-[[nodiscard]] inline std::map<std::string, quant_params> solved_activations(
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, quant_params> solved_activations(
+    const quantization_plan& plan, const std::vector<observed_value>& observed,
+    const static_quantization_options& options);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::map<std::string, quant_params> solved_activations(
     const quantization_plan& plan, const std::vector<observed_value>& observed,
     const static_quantization_options& options) {
   const quant_scheme scheme = activation_scheme(options.activations);
@@ -103,6 +114,7 @@ namespace detail {
   share_parameters(plan, params);
   return params;
 }
+#endif
 
 }  // namespace detail
 
@@ -110,19 +122,30 @@ namespace detail {
 /// samples for all of them together, or two if an observer needs that. Throws invalid_argument:
 /// there are no samples; a value holds NaN or infinity (naming it and the sample); a method is
 /// unknown; an override cannot be applied; the activation type is neither u8 nor s8.
-[[nodiscard]] inline std::map<std::string, quant_params> calibrate_activations(
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, quant_params> calibrate_activations(
+    const quantization_plan& plan, const calibration_source& samples,
+    const static_quantization_options& options);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::map<std::string, quant_params> calibrate_activations(
     const quantization_plan& plan, const calibration_source& samples,
     const static_quantization_options& options) {
   std::vector<observed_value> observed = detail::activation_observers(plan, options);
   calibrate(plan.float_model(), observed, samples, options.executor);
   return detail::solved_activations(plan, observed, options);
 }
+#endif
 
 /// Quantizes the weights of all layers of a plan; the result is by the index of the node.
 /// `activations` must have the parameters of all layers' inputs, because the biases have to fit
 /// their scales. Throws invalid_argument, naming the tensor or the node, if one is missing, a
 /// weight or bias is not finite, or the number of bits is not in 2..8.
-[[nodiscard]] inline std::map<std::size_t, layer_weights> quantize_layers(
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::size_t, layer_weights> quantize_layers(
+    const quantization_plan& plan, const std::map<std::string, quant_params>& activations,
+    const static_quantization_options& options);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::map<std::size_t, layer_weights> quantize_layers(
     const quantization_plan& plan, const std::map<std::string, quant_params>& activations,
     const static_quantization_options& options) {
   std::map<std::size_t, layer_weights> layers;
@@ -136,6 +159,7 @@ namespace detail {
   }
   return layers;
 }
+#endif
 
 namespace detail {
 
@@ -218,8 +242,12 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
 /// Throws unsupported if the model is quantized already; invalid_argument if there are no samples,
 /// if a tensor holds NaN or infinity (naming it), if a method is unknown (listing those that
 /// exist), if an ignored name or a rule matches nothing, or if an override cannot be applied.
-[[nodiscard]] inline quantization static_quantization(
-    model m, const calibration_source& samples, const static_quantization_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL quantization static_quantization(
+    model m, const calibration_source& samples, const static_quantization_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL quantization static_quantization(model m, const calibration_source& samples,
+                                                   const static_quantization_options& options) {
   // Errors in the options come before anything is run.
   static_cast<void>(detail::activation_observer(options.activations, options.method));
   return detail::quantize_runnable_part(
@@ -236,6 +264,7 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
         return q;
       });
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -35,6 +35,7 @@
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/mapped_file.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -631,10 +632,16 @@ class weight_only_quantizer {
 /// together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
 /// the tensor. Throws unsupported for real zero points of 8-bit weights, and for an opset before 7.
 /// Throws what the solvers throw, naming the weights.
-[[nodiscard]] inline model quantize_weights_only(model m, const weight_only_options& options = {},
-                                                 const calibration_source& samples = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL model quantize_weights_only(model m,
+                                                            const weight_only_options& options = {},
+                                                            const calibration_source& samples = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL model quantize_weights_only(model m, const weight_only_options& options,
+                                              const calibration_source& samples) {
   return detail::weight_only_quantizer(std::move(m), options).run(samples);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -33,6 +33,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/input_moments.hpp>
@@ -216,11 +217,17 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
 ///
 /// Sources: AdaRound (Nagel et al. 2020) for rounding against the layer's output; QuantEase (2023)
 /// for coordinate descent.
-inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
-                                                quantization_parameters& parameters,
-                                                const input_moments& moments,
-                                                const weight_rounding_options& options = {},
-                                                const parallel_for& parallel = {}) {
+DETENT_GRAPH_DECL std::vector<rounded_layer> round_weights(
+    const quantization_plan& plan, quantization_parameters& parameters,
+    const input_moments& moments, const weight_rounding_options& options = {},
+    const parallel_for& parallel = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<rounded_layer> round_weights(const quantization_plan& plan,
+                                                           quantization_parameters& parameters,
+                                                           const input_moments& moments,
+                                                           const weight_rounding_options& options,
+                                                           const parallel_for& parallel) {
   require(options.max_sweeps > 0, error_kind::invalid_argument, "weight rounding in 0 sweeps");
   require(std::isfinite(options.damping) && options.damping >= 0.0, error_kind::invalid_argument,
           "weight rounding with a damping of ", options.damping);
@@ -256,18 +263,26 @@ inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
   }
   return report;
 }
+#endif
 
 /// Gathers the moments of the layers' inputs from samples with gather_moments(), then rounds the
 /// weights of the plan's layers with them. Returns one entry for each layer, in topological order.
 /// Throws what gather_moments() and round_weights() with moments throw.
-inline std::vector<rounded_layer> round_weights(const quantization_plan& plan,
-                                                quantization_parameters& parameters,
-                                                const calibration_source& samples,
-                                                const weight_rounding_options& options = {},
-                                                const executor_options& runner = {}) {
+DETENT_GRAPH_DECL std::vector<rounded_layer> round_weights(
+    const quantization_plan& plan, quantization_parameters& parameters,
+    const calibration_source& samples, const weight_rounding_options& options = {},
+    const executor_options& runner = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL std::vector<rounded_layer> round_weights(const quantization_plan& plan,
+                                                           quantization_parameters& parameters,
+                                                           const calibration_source& samples,
+                                                           const weight_rounding_options& options,
+                                                           const executor_options& runner) {
   return round_weights(plan, parameters, gather_moments(plan, parameters, samples, options, runner),
                        options, runner.parallel);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -26,6 +26,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/rewrite/channel_path.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
 #include <detent/scale_rules.hpp>
@@ -359,9 +360,13 @@ class equalizer {
 ///
 /// Source: Nagel et al., Data-Free Quantization through Weight Equalization and Bias Correction
 /// (2019).
-inline equalization_result equalize(model& m, const equalization_options& options = {}) {
+DETENT_GRAPH_DECL equalization_result equalize(model& m, const equalization_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL equalization_result equalize(model& m, const equalization_options& options) {
   return detail::equalizer(m, options).run(m);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -28,6 +28,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
@@ -51,26 +52,7 @@ class lowering {
   lowering& operator=(const lowering&) = delete;
   ~lowering() = default;
 
-  void run() {
-    m_.opsets[form_.for_files() ? "com.microsoft" : "detent"] = 1;
-    bool changed = true;
-    while (changed) {
-      changed = false;
-      for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
-        // A node may have become part of an earlier one in this sweep.
-        changed = (!m_.nodes[i].op_type.empty() && lower_node(i)) || changed;
-      }
-      erase_absorbed(m_);
-      values_.update();
-    }
-    remove_unused(m_);
-    sort_and_check(m_);
-    if (form_.for_files() && std::none_of(m_.nodes.begin(), m_.nodes.end(), [](const node& n) {
-          return n.domain == "com.microsoft";
-        })) {
-      m_.opsets.erase("com.microsoft");
-    }
-  }
+  DETENT_GRAPH_DECL void run();
 
  private:
   bool lower_node(std::size_t i) {
@@ -531,6 +513,29 @@ class lowering {
   unused_names names_;
 };
 
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void lowering::run() {
+  m_.opsets[form_.for_files() ? "com.microsoft" : "detent"] = 1;
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
+      // A node may have become part of an earlier one in this sweep.
+      changed = (!m_.nodes[i].op_type.empty() && lower_node(i)) || changed;
+    }
+    erase_absorbed(m_);
+    values_.update();
+  }
+  remove_unused(m_);
+  sort_and_check(m_);
+  if (form_.for_files() && std::none_of(m_.nodes.begin(), m_.nodes.end(), [](const node& n) {
+        return n.domain == "com.microsoft";
+      })) {
+    m_.opsets.erase("com.microsoft");
+  }
+}
+#endif
+
 /// Turns QuantizeLinear and DequantizeLinear of com.microsoft, which compute the same, into those
 /// of ONNX.
 inline void use_onnx_quantizers(model& m) {
@@ -557,17 +562,24 @@ inline void use_onnx_quantizers(model& m) {
 ///
 /// All other operators stay in float, between their QuantizeLinear and DequantizeLinear nodes. The
 /// result is for execution, not for files; to_qoperator() makes a form for files.
-inline void lower_quantized(model& m) {
+DETENT_GRAPH_DECL void lower_quantized(model& m);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void lower_quantized(model& m) {
   detail::use_onnx_quantizers(m);
   if (detail::has_any(m, {"QuantizeLinear", "DequantizeLinear"})) {
     detail::lowering(m).run();
   }
 }
+#endif
 
 /// Prepares a model for an executor: folds and fuses everything that can be, and lowers quantized
 /// regions to integer operators if `integer` is true. Returns the rewritten model, which is for
 /// execution, not for files: it contains operators of the domain "detent".
-[[nodiscard]] inline model for_execution(model m, bool integer = true) {
+[[nodiscard]] DETENT_GRAPH_DECL model for_execution(model m, bool integer = true);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL model for_execution(model m, bool integer) {
   detail::use_onnx_quantizers(m);  // simplify() keeps these apart from what it folds
   simplify(m);
   if (integer) {
@@ -579,6 +591,7 @@ inline void lower_quantized(model& m) {
   remove_unused(m);
   return m;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

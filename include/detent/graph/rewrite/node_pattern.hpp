@@ -12,7 +12,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_EXECUTION
 // g++ 12 warns about uninitialised values inside <regex> when sanitizers are on.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
@@ -45,7 +45,7 @@ class regular_expression;
 [[nodiscard]] DETENT_GRAPH_DECL bool matches_all(const regular_expression& expression,
                                                  const std::string& text);
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_EXECUTION
 class regular_expression {
  public:
   explicit regular_expression(const std::string& text) : compiled(text) {}

@@ -30,6 +30,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/folded_channels.hpp>
@@ -255,7 +256,10 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 /// the name, or if it makes an output of the graph from a value that a Gemm, MatMul or Transpose
 /// takes, too: releases of ONNX Runtime up to 1.26 fuse those with a Transpose before them and then
 /// lack the value if it is an output.
-inline void remove_no_ops(model& m) {
+DETENT_GRAPH_DECL void remove_no_ops(model& m);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void remove_no_ops(model& m) {
   if (!detail::has_any(m, {"Identity", "Dropout"})) {
     return;
   }
@@ -292,6 +296,7 @@ inline void remove_no_ops(model& m) {
   names.apply_to(m);
   detail::erase_absorbed(m);
 }
+#endif
 
 /// Computes nodes whose inputs, captured values included, are all constants, and replaces them by
 /// initializers. Loop and Scan nodes are not computed, because they can make large tensors from few
@@ -301,8 +306,12 @@ inline void remove_no_ops(model& m) {
 /// QuantizeLinear and DequantizeLinear are left alone unless `dequantize` is true, because they
 /// mark which weights are quantized. Sub-graphs stay as they are. `registry` has the operators that
 /// can be computed; others stay. Throws what they throw.
-inline void fold_constants(model& m, bool dequantize,
-                           const operator_registry& registry = default_operators()) {
+DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
+                                      const operator_registry& registry = default_operators());
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
+                                      const operator_registry& registry) {
   std::size_t room = std::size_t{64} << 20U;  // for new constants, in bytes
   for (const auto& [name, t] : m.initializers) {
     room += 8 * t.bytes();
@@ -372,6 +381,7 @@ inline void fold_constants(model& m, bool dequantize,
   }
   detail::erase_absorbed(m);
 }
+#endif
 
 /// A BatchNormalization that fold_batch_norm() has made part of a layer.
 struct folded_normalization {
@@ -386,7 +396,11 @@ struct folded_normalization {
 /// or Gemm whose result it alone takes, as folded_channels has it. Each is added to `found` if that
 /// is not null. It needs float constants with one value for each channel, and is not done in
 /// training mode. The new constants have new names, because other nodes may use the old ones.
-inline void fold_batch_norm(model& m, std::vector<folded_normalization>* found = nullptr) {
+DETENT_GRAPH_DECL void fold_batch_norm(model& m,
+                                       std::vector<folded_normalization>* found = nullptr);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void fold_batch_norm(model& m, std::vector<folded_normalization>* found) {
   if (!detail::has_any(m, {"BatchNormalization"})) {
     return;
   }
@@ -468,11 +482,15 @@ inline void fold_batch_norm(model& m, std::vector<folded_normalization>* found =
   }
   detail::erase_absorbed(m);
 }
+#endif
 
 /// Turns the addition of a constant to each channel behind a Conv or Gemm without a bias into its
 /// bias. Before that, a MatMul of a matrix (a value known to have rank 2) and constant weights
 /// becomes a Gemm, so that a constant row that is added to its result becomes its bias, too.
-inline void fold_bias_add(model& m) {
+DETENT_GRAPH_DECL void fold_bias_add(model& m);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void fold_bias_add(model& m) {
   if (!detail::has_any(m, {"Add", "MatMul"})) {
     return;
   }
@@ -523,6 +541,7 @@ inline void fold_bias_add(model& m) {
   }
   detail::erase_absorbed(m);
 }
+#endif
 
 /// The bounds that a clamping activation has: Relu, or Clip with constant bounds.
 struct activation_bounds {
@@ -579,7 +598,10 @@ struct activation_bounds {
 /// Fuses a Relu or Clip, or several in a row, into the Conv or Gemm whose result they alone take:
 /// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. So do what
 /// fuse_dynamic_products() makes. The result is for execution, not for files.
-inline void fuse_activations(model& m) {
+DETENT_GRAPH_DECL void fuse_activations(model& m);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void fuse_activations(model& m) {
   if (!detail::has_any(m, {"Relu", "Clip"})) {
     return;
   }
@@ -613,17 +635,22 @@ inline void fuse_activations(model& m) {
   }
   detail::erase_absorbed(m);
 }
+#endif
 
 /// Applies all rewrites whose result is still an ONNX model, in this order: remove_no_ops(),
 /// fold_constants() without quantization nodes, fold_batch_norm(), fold_bias_add(),
 /// remove_unused().
-inline void simplify(model& m) {
+DETENT_GRAPH_DECL void simplify(model& m);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void simplify(model& m) {
   remove_no_ops(m);
   fold_constants(m, false);
   fold_batch_norm(m);
   fold_bias_add(m);
   remove_unused(m);
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -21,6 +21,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/channel_path.hpp>
@@ -233,8 +234,14 @@ inline void give_factors(model& m, std::size_t i, channel_axis at,
 /// If it throws, the model is unchanged.
 ///
 /// Source: Xiao et al., SmoothQuant (2023).
-inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitude_map& activations,
-                                                const graph_smoothing_options& options = {}) {
+DETENT_GRAPH_DECL std::vector<smoothed_value> smooth_quant(
+    model& m, const channel_magnitude_map& activations,
+    const graph_smoothing_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL std::vector<smoothed_value> smooth_quant(model& m,
+                                                           const channel_magnitude_map& activations,
+                                                           const graph_smoothing_options& options) {
   const value_shapes shapes(m);
   const links l(m);
   model next = m;
@@ -317,6 +324,7 @@ inline std::vector<smoothed_value> smooth_quant(model& m, const channel_magnitud
   m = std::move(next);
   return result;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -25,6 +25,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -88,19 +89,7 @@ class executor {
   /// same time on different threads. What `of` has packed from constants in earlier runs is shared,
   /// not made again; sub-graphs are an exception. `of` must not run during the call; it may end
   /// before the new executor.
-  executor(const executor& of, executor_options options)
-      : executor(of.model_, std::make_shared<detail::run_resources>(std::move(options), true), true,
-                 *of.registry_) {
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const step& from = of.steps_[i];
-      steps_[i].state = from.state ? from.state->share() : nullptr;
-      for (std::size_t k = 0; k < from.inputs.size(); ++k) {
-        if (from.constant[k]) {  // in the order of elements and the type that the operator took
-          steps_[i].arguments[k] = from.arguments[k];
-        }
-      }
-    }
-  }
+  DETENT_GRAPH_DECL executor(const executor& of, executor_options options);
 
   /// Not copyable: a copy would have to say how it runs, as the constructor above does.
   executor(const executor&) = delete;
@@ -120,93 +109,8 @@ class executor {
   /// dimension takes any size); and what the operators throw, with the node's name, for a node in a
   /// sub-graph after those of the nodes around it. The executor may be used again after an
   /// exception. Not thread-safe.
-  [[nodiscard]] std::vector<tensor> run(const std::map<std::string, tensor>& inputs,
-                                        const value_observer& observer = {}) {
-    if (has_values_) {  // the last run threw and left its values
-      clear_values();
-    }
-    has_values_ = true;
-    for (const auto& [name, t] : inputs) {
-      bool known = false;
-      for (const value_info& v : model_.inputs) {
-        known = known || v.name == name;
-      }
-      require(known, error_kind::invalid_argument, "the model has no input '", name, "'");
-    }
-    for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-      const value_info& v = model_.inputs[i];
-      const auto found = inputs.find(v.name);
-      require(found != inputs.end(), error_kind::invalid_argument, "input '", v.name,
-              "' is missing");
-      check_input(v, found->second);
-      slots_[input_slots_[i]] = found->second;
-      if (observer) {
-        observer(v.name, found->second);
-      }
-    }
-    const allocator& allocate = resources_->allocate;
-    if (is_outermost_) {
-      resources_->work.iterations = 0;
-      resources_->work.multiply_adds = 0;
-    }
-    for (step& s : steps_) {
-      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-        if (s.inputs[i] != no_slot && !s.constant[i]) {
-          s.arguments[i] = slots_[s.inputs[i]];
-        }
-      }
-      capture_values(s, allocate);
-      std::vector<tensor> results = detail::apply(
-          *s.current, *s.definition, s.opset, s.arguments, {s.constant.get(), s.inputs.size()},
-          s.state, *resources_, false, s.subgraphs.get(), &s.inferred);
-      if (s.subgraphs) {
-        s.subgraphs->clear_captured();
-      }
-      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-        if (s.inputs[i] == no_slot || s.constant[i]) {
-          continue;
-        }
-        // If the operator's input was reordered, later users of the value take the reordered form.
-        // (If it was converted to another type, they take the original.)
-        if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
-          slots_[s.inputs[i]] = std::move(s.arguments[i]);
-        }
-        s.arguments[i] = tensor();
-      }
-      for (std::size_t i = 0; i < s.outputs.size(); ++i) {
-        if (s.outputs[i] != no_slot) {
-          if (!results[i].has_data()) {
-            raise(error_kind::unsupported,
-                  s.current->label() + ": output " + std::to_string(i) + " is not computed");
-          }
-          if (observer) {
-            observer(s.current->outputs[i], results[i]);
-          }
-          slots_[s.outputs[i]] = std::move(results[i]);
-        }
-      }
-      for (const std::size_t value : s.last_use_of) {
-        slots_[value] = tensor();
-      }
-      for (tensor& t : results) {  // those that no slot takes
-        t = tensor();
-      }
-      s.inferred.spare = std::move(results);
-    }
-    std::vector<tensor> outputs;
-    outputs.reserve(output_slots_.size());
-    for (const std::size_t value : output_slots_) {
-      outputs.push_back(to_plain(slots_[value], allocate));
-    }
-    // All other values were released after their last use.
-    for (const std::vector<std::size_t>* values : {&input_slots_, &output_slots_}) {
-      for (const std::size_t value : *values) {
-        clear_value(value);
-      }
-    }
-    has_values_ = false;
-    return outputs;
-  }
+  [[nodiscard]] DETENT_GRAPH_DECL std::vector<tensor> run(
+      const std::map<std::string, tensor>& inputs, const value_observer& observer = {});
 
  private:
   friend class detail::subgraph_runner;
@@ -231,88 +135,8 @@ class executor {
   };
 
   /// `is_outermost`: the executor is not that of a sub-graph, so its runs begin with no work done.
-  executor(model m, std::shared_ptr<detail::run_resources> resources, bool is_outermost,
-           const operator_registry& registry)
-      : model_(std::move(m)),
-        resources_(std::move(resources)),
-        registry_(&registry),
-        is_outermost_(is_outermost) {
-    require_supported(model_, registry);
-    detail::name_table<std::size_t> index(model_.initializers.size() + model_.inputs.size() +
-                                          model_.nodes.size());
-    for (const auto& [name, t] : model_.initializers) {
-      slots_.push_back(t);
-      constant_.push_back(true);
-      index.add(name, slots_.size() - 1);
-    }
-    const std::size_t first_value = slots_.size();
-    const auto slot = [&](const std::string& name) {
-      if (name.empty()) {
-        return no_slot;
-      }
-      const auto [found, added] = index.add(name, slots_.size());
-      if (added) {
-        slots_.emplace_back();
-        constant_.push_back(false);
-      }
-      return *found;
-    };
-    for (const value_info& v : model_.inputs) {
-      input_slots_.push_back(slot(v.name));
-    }
-    std::vector<std::size_t> last_use;  // by slot: the index in steps_, or no_slot
-    const auto use = [&](std::size_t value) {
-      if (value != no_slot) {
-        last_use.resize((std::max)(last_use.size(), slots_.size()), no_slot);
-        last_use[value] = steps_.size();
-      }
-    };
-    for (const node& n : model_.nodes) {
-      step s;
-      s.current = &n;
-      s.definition = registry.find(n.domain, n.op_type);
-      s.opset = detail::opset_of(model_, n);
-      for (const std::string& name : n.inputs) {
-        s.inputs.push_back(slot(name));
-        use(s.inputs.back());
-      }
-      for (const std::string& name : n.outputs) {
-        s.outputs.push_back(slot(name));
-        use(s.outputs.back());
-      }
-      s.constant = std::make_unique<bool[]>(s.inputs.size());
-      for (std::size_t i = 0; i < s.inputs.size(); ++i) {
-        s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
-        s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
-      }
-      if (has_bodies(n)) {
-        s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, resources_, registry);
-        for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
-          const std::size_t from = slot(s.subgraphs->captured()[i]);
-          if (constant_[from]) {
-            s.subgraphs->set_captured(i, slots_[from], true);
-          }
-          s.captured.push_back(from);
-          use(from);
-        }
-      }
-      steps_.push_back(std::move(s));
-    }
-    for (const value_info& v : model_.outputs) {
-      const std::size_t* const found = index.find(v.name);
-      require(found != nullptr, error_kind::bad_file, "graph output '", v.name,
-              "' is made by nothing");
-      if (*found < last_use.size()) {
-        last_use[*found] = no_slot;
-      }
-      output_slots_.push_back(*found);
-    }
-    for (std::size_t value = first_value; value < last_use.size(); ++value) {
-      if (last_use[value] != no_slot) {
-        steps_[last_use[value]].last_use_of.push_back(value);
-      }
-    }
-  }
+  DETENT_GRAPH_DECL executor(model m, std::shared_ptr<detail::run_resources> resources,
+                             bool is_outermost, const operator_registry& registry);
 
   /// Hands the values that the sub-graphs of a step capture to them.
   void capture_values(step& s, const allocator& allocate) {
@@ -374,11 +198,196 @@ class executor {
   bool has_values_ = false;  // slots hold values of a run that is going on or has thrown
 };
 
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resources> resources,
+                                     bool is_outermost, const operator_registry& registry)
+    : model_(std::move(m)),
+      resources_(std::move(resources)),
+      registry_(&registry),
+      is_outermost_(is_outermost) {
+  require_supported(model_, registry);
+  detail::name_table<std::size_t> index(model_.initializers.size() + model_.inputs.size() +
+                                        model_.nodes.size());
+  for (const auto& [name, t] : model_.initializers) {
+    slots_.push_back(t);
+    constant_.push_back(true);
+    index.add(name, slots_.size() - 1);
+  }
+  const std::size_t first_value = slots_.size();
+  const auto slot = [&](const std::string& name) {
+    if (name.empty()) {
+      return no_slot;
+    }
+    const auto [found, added] = index.add(name, slots_.size());
+    if (added) {
+      slots_.emplace_back();
+      constant_.push_back(false);
+    }
+    return *found;
+  };
+  for (const value_info& v : model_.inputs) {
+    input_slots_.push_back(slot(v.name));
+  }
+  std::vector<std::size_t> last_use;  // by slot: the index in steps_, or no_slot
+  const auto use = [&](std::size_t value) {
+    if (value != no_slot) {
+      last_use.resize((std::max)(last_use.size(), slots_.size()), no_slot);
+      last_use[value] = steps_.size();
+    }
+  };
+  for (const node& n : model_.nodes) {
+    step s;
+    s.current = &n;
+    s.definition = registry.find(n.domain, n.op_type);
+    s.opset = detail::opset_of(model_, n);
+    for (const std::string& name : n.inputs) {
+      s.inputs.push_back(slot(name));
+      use(s.inputs.back());
+    }
+    for (const std::string& name : n.outputs) {
+      s.outputs.push_back(slot(name));
+      use(s.outputs.back());
+    }
+    s.constant = std::make_unique<bool[]>(s.inputs.size());
+    for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+      s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
+      s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
+    }
+    if (has_bodies(n)) {
+      s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, resources_, registry);
+      for (std::size_t i = 0; i < s.subgraphs->captured().size(); ++i) {
+        const std::size_t from = slot(s.subgraphs->captured()[i]);
+        if (constant_[from]) {
+          s.subgraphs->set_captured(i, slots_[from], true);
+        }
+        s.captured.push_back(from);
+        use(from);
+      }
+    }
+    steps_.push_back(std::move(s));
+  }
+  for (const value_info& v : model_.outputs) {
+    const std::size_t* const found = index.find(v.name);
+    require(found != nullptr, error_kind::bad_file, "graph output '", v.name,
+            "' is made by nothing");
+    if (*found < last_use.size()) {
+      last_use[*found] = no_slot;
+    }
+    output_slots_.push_back(*found);
+  }
+  for (std::size_t value = first_value; value < last_use.size(); ++value) {
+    if (last_use[value] != no_slot) {
+      steps_[last_use[value]].last_use_of.push_back(value);
+    }
+  }
+}
+
+DETENT_GRAPH_DECL executor::executor(const executor& of, executor_options options)
+    : executor(of.model_, std::make_shared<detail::run_resources>(std::move(options), true), true,
+               *of.registry_) {
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const step& from = of.steps_[i];
+    steps_[i].state = from.state ? from.state->share() : nullptr;
+    for (std::size_t k = 0; k < from.inputs.size(); ++k) {
+      if (from.constant[k]) {  // in the order of elements and the type that the operator took
+        steps_[i].arguments[k] = from.arguments[k];
+      }
+    }
+  }
+}
+
+DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, tensor>& inputs,
+                                                    const value_observer& observer) {
+  if (has_values_) {  // the last run threw and left its values
+    clear_values();
+  }
+  has_values_ = true;
+  for (const auto& [name, t] : inputs) {
+    bool known = false;
+    for (const value_info& v : model_.inputs) {
+      known = known || v.name == name;
+    }
+    require(known, error_kind::invalid_argument, "the model has no input '", name, "'");
+  }
+  for (std::size_t i = 0; i < input_slots_.size(); ++i) {
+    const value_info& v = model_.inputs[i];
+    const auto found = inputs.find(v.name);
+    require(found != inputs.end(), error_kind::invalid_argument, "input '", v.name, "' is missing");
+    check_input(v, found->second);
+    slots_[input_slots_[i]] = found->second;
+    if (observer) {
+      observer(v.name, found->second);
+    }
+  }
+  const allocator& allocate = resources_->allocate;
+  if (is_outermost_) {
+    resources_->work.iterations = 0;
+    resources_->work.multiply_adds = 0;
+  }
+  for (step& s : steps_) {
+    for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+      if (s.inputs[i] != no_slot && !s.constant[i]) {
+        s.arguments[i] = slots_[s.inputs[i]];
+      }
+    }
+    capture_values(s, allocate);
+    std::vector<tensor> results = detail::apply(*s.current, *s.definition, s.opset, s.arguments,
+                                                {s.constant.get(), s.inputs.size()}, s.state,
+                                                *resources_, false, s.subgraphs.get(), &s.inferred);
+    if (s.subgraphs) {
+      s.subgraphs->clear_captured();
+    }
+    for (std::size_t i = 0; i < s.inputs.size(); ++i) {
+      if (s.inputs[i] == no_slot || s.constant[i]) {
+        continue;
+      }
+      // If the operator's input was reordered, later users of the value take the reordered form.
+      // (If it was converted to another type, they take the original.)
+      if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
+        slots_[s.inputs[i]] = std::move(s.arguments[i]);
+      }
+      s.arguments[i] = tensor();
+    }
+    for (std::size_t i = 0; i < s.outputs.size(); ++i) {
+      if (s.outputs[i] != no_slot) {
+        if (!results[i].has_data()) {
+          raise(error_kind::unsupported,
+                s.current->label() + ": output " + std::to_string(i) + " is not computed");
+        }
+        if (observer) {
+          observer(s.current->outputs[i], results[i]);
+        }
+        slots_[s.outputs[i]] = std::move(results[i]);
+      }
+    }
+    for (const std::size_t value : s.last_use_of) {
+      slots_[value] = tensor();
+    }
+    for (tensor& t : results) {  // those that no slot takes
+      t = tensor();
+    }
+    s.inferred.spare = std::move(results);
+  }
+  std::vector<tensor> outputs;
+  outputs.reserve(output_slots_.size());
+  for (const std::size_t value : output_slots_) {
+    outputs.push_back(to_plain(slots_[value], allocate));
+  }
+  // All other values were released after their last use.
+  for (const std::vector<std::size_t>* values : {&input_slots_, &output_slots_}) {
+    for (const std::size_t value : *values) {
+      clear_value(value);
+    }
+  }
+  has_values_ = false;
+  return outputs;
+}
+
 namespace detail {
 
-inline subgraph_runner::subgraph_runner(const model& of, const node& n,
-                                        std::shared_ptr<run_resources> resources,
-                                        const operator_registry& registry)
+DETENT_GRAPH_DECL subgraph_runner::subgraph_runner(const model& of, const node& n,
+                                                   std::shared_ptr<run_resources> resources,
+                                                   const operator_registry& registry)
     : model_(of), node_(n), resources_(std::move(resources)), registry_(registry) {
   const std::set<std::string> captured = captured_values(n);
   names_.assign(captured.begin(), captured.end());
@@ -386,9 +395,10 @@ inline subgraph_runner::subgraph_runner(const model& of, const node& n,
   constant_.resize(names_.size(), false);
 }
 
-inline subgraph_runner::~subgraph_runner() = default;
+DETENT_GRAPH_DECL subgraph_runner::~subgraph_runner() = default;
 
-inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body& body) const {
+DETENT_GRAPH_DECL std::unique_ptr<executor> subgraph_runner::make_executor(
+    const graph_body& body) const {
   model m;
   static_cast<graph_body&>(m) = body;
   m.ir_version = model_.ir_version;
@@ -411,8 +421,8 @@ inline std::unique_ptr<executor> subgraph_runner::make_executor(const graph_body
   return std::unique_ptr<executor>(new executor(std::move(m), resources_, false, registry_));
 }
 
-inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,
-                                                std::span<const tensor> inputs) {
+DETENT_GRAPH_DECL std::vector<tensor> subgraph_runner::run(std::string_view attribute,
+                                                           std::span<const tensor> inputs) {
   const graph_body& g = body(attribute);
   auto found = executors_.find(attribute);
   if (found == executors_.end()) {
@@ -432,8 +442,8 @@ inline std::vector<tensor> subgraph_runner::run(std::string_view attribute,
   return found->second->run(given);
 }
 
-inline std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
-                                                  std::span<const tensor> inputs) {
+DETENT_GRAPH_DECL std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
+                                                             std::span<const tensor> inputs) {
   const graph_body& g = body(attribute);
   std::map<std::string, tensor> known;
   for (std::size_t i = 0; i < names_.size(); ++i) {
@@ -467,6 +477,7 @@ inline std::vector<tensor> subgraph_runner::infer(std::string_view attribute,
 }
 
 }  // namespace detail
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -7,7 +7,7 @@
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/ops/operator.hpp>
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_EXECUTION
 #include <detent/graph/ops/activations.hpp>
 #include <detent/graph/ops/attention.hpp>
 #include <detent/graph/ops/bitwise.hpp>
@@ -47,7 +47,7 @@ namespace graph {
 /// copy. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const operator_registry& default_operators();
 
-#if DETENT_GRAPH_DEFINES
+#if DETENT_GRAPH_DEFINES_EXECUTION
 DETENT_GRAPH_DECL const operator_registry& default_operators() {
   static const operator_registry registry = [] {
     operator_registry r;

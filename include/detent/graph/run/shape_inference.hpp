@@ -9,6 +9,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -34,9 +35,14 @@ namespace graph {
 /// Throws what the operators throw, naming the node, for nodes whose inputs do not fit together. If
 /// a dimension of an input is open, such nodes are no error and their outputs are missing, because
 /// the 1 in its place may be what does not fit. Thread-safe.
-[[nodiscard]] inline std::map<std::string, tensor> infer_shapes(
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims = {},
-    const operator_registry& registry = default_operators()) {
+    const operator_registry& registry = default_operators());
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
+    const model& m, const std::map<std::string, shape>& input_dims,
+    const operator_registry& registry) {
   std::map<std::string, tensor> known;
   for (const auto& [name, t] : m.initializers) {
     known[name] = t;
@@ -58,6 +64,7 @@ namespace graph {
   detail::infer_values(m, m, known, is_open, registry);
   return known;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END
