@@ -1,5 +1,5 @@
 #!/bin/sh
-# setup.sh [--tests] [--onnxruntime] [--python] BUILD_DIR: gets what the build needs on Debian and its kin.
+# setup.sh [--tests] [--onnxruntime] [--python] [--onednn] BUILD_DIR: gets what the build needs on Debian and its kin.
 #
 # Installs the missing packages with apt-get.  If the system has no Highway >= 1.2
 # and xsimd >= 13, the header packages of a newer Debian suite (DETENT_SUITE, by
@@ -11,6 +11,8 @@
 # and Dask, BUILD_DIR/venv, and nothing else (it needs the packages of --tests), with older
 # releases of ONNX Runtime in BUILD_DIR/venv/onnxruntime and NNCF in BUILD_DIR/venv/nncf; where it cannot be had,
 # there is none and all goes on, unless CI=true.
+# --onednn unpacks the newest oneDNN, with the C and C++ libraries that it runs on, into BUILD_DIR/onednn,
+# and nothing else: for bench/tables.py.
 # A second run finds everything in place and does nothing.
 # shellcheck disable=SC2015,SC2016,SC2086
 set -eu
@@ -23,25 +25,26 @@ runtimes="1.18.1 1.20.1 1.23.2 1.26.0" # older ONNX Runtimes that must load what
 nncf="nncf==3.4.0 onnx onnxruntime" # in an environment of its own, BUILD_DIR/venv/nncf: it wants older packages
 hwy_min=1.2 xsimd_min=13 onnxruntime_min=1.23
 suite=${DETENT_SUITE:-trixie}
-onnxruntime_suites="forky sid"
+onnxruntime_suites="forky sid" onednn_suites="forky sid trixie"
 
 say() { echo "detent: $*"; }
 die() { echo "detent: $*" >&2; exit 1; }
 die_log() { cat "$tmp/log" >&2; die "$*"; }
 
-with_onnxruntime="" python=""
+with_onnxruntime="" python="" with_onednn=""
 while :; do
   case "${1-}" in
   --onnxruntime) with_onnxruntime=1; shift ;;
   --tests) with_onnxruntime=1; packages="$packages $test_packages"; shift ;;
   --python) python=1; shift ;;
+  --onednn) with_onednn=1; shift ;;
   *) break ;;
   esac
 done
-[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--onnxruntime] [--python] BUILD_DIR"
+[ $# = 1 ] && [ -n "$1" ] || die "usage: setup.sh [--tests] [--onnxruntime] [--python] [--onednn] BUILD_DIR"
 mkdir -p -- "$1"
 build=$(CDPATH='' cd -- "$1" && pwd)
-deps=$build/deps venv=$build/venv onnxruntime=$build/onnxruntime
+deps=$build/deps venv=$build/venv onnxruntime=$build/onnxruntime onednn=$build/onednn
 tmp=$(mktemp -d)
 : >"$tmp/log"
 trap 'rm -rf "$tmp"' EXIT
@@ -95,12 +98,13 @@ download_from_any() {
   return 1
 }
 
-# unpack FOLDER SUITE: the downloaded packages take the place of FOLDER, at once, so that what is there is complete.
+# unpack FOLDER SUITE [--libraries]: the downloaded packages take the place of FOLDER, at once, so that what is there is
+# complete.
 unpack() {
   rm -rf "$1.new"
   mkdir "$1.new"
   for deb in "$tmp"/debs/*.deb; do dpkg -x "$deb" "$1.new"; done
-  rm -rf "$1.new/usr/lib" "$1.new/usr/share/cmake" # these want the libraries too
+  [ "${3-}" ] || rm -rf "$1.new/usr/lib" "$1.new/usr/share/cmake" # these want the libraries too
   echo "$2" >"$1.new/suite"
   rm -rf "$1"
   mv "$1.new" "$1"
@@ -131,6 +135,21 @@ setup_onnxruntime() {
   done
   [ "${CI:-}" != true ] || die_log "none of apt's mirrors has libonnxruntime-dev >= $onnxruntime_min"
   say "there are no headers of ONNX Runtime >= $onnxruntime_min: its provider is not built"
+}
+
+# Its shared library has the version of its interface in the name of its package, which libdnnl-dev depends on.
+setup_onednn() {
+  [ ! -f "$onednn/suite" ] || return 0
+  for from in $onednn_suites; do
+    download_from_any "$from" libdnnl-dev || continue
+    library=$(dpkg-deb -f "$tmp/debs/"libdnnl-dev_*.deb Depends | sed -n 's/.*\(libdnnl[0-9][0-9.]*\).*/\1/p')
+    if download_from_any "$from" libdnnl-dev "$library" libc6 libstdc++6 libgcc-s1 libgomp1; then
+      unpack "$onednn" "$from" --libraries
+      say "oneDNN $(downloaded libdnnl-dev) is in $onednn"
+      return
+    fi
+  done
+  die_log "none of apt's mirrors has oneDNN"
 }
 
 setup_packages() {
@@ -201,11 +220,12 @@ setup_venv() {
   say "could not install $wheels: the tests that need them will be skipped"
 }
 
-if [ "$python" ] && [ -z "$with_onnxruntime" ]; then
-  :
+if [ "$python$with_onednn" ] && [ -z "$with_onnxruntime" ]; then
+  [ -z "$with_onednn" ] || setup_onednn
 elif command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   setup_packages
   [ -z "$with_onnxruntime" ] || setup_onnxruntime
+  [ -z "$with_onednn" ] || setup_onednn
 else
   needs="a C++20 compiler, CMake >= 3.25, Ninja, Highway >= $hwy_min, xsimd >= $xsimd_min, Eigen >= 3.4, protozero, CLI11, nlohmann-json, yaml-cpp, doctest"
   say "no apt-get here; please see to it that these are installed: $needs"
