@@ -127,7 +127,17 @@ class onednn_convolution {
     const memory::desc out_desc(out_dims, type::u8, tag::nhwc);
     const memory::desc any_desc(weight_dims, type::s8, tag::any);
     const memory::desc given_desc(weight_dims, type::s8, grouped ? tag::goihw : tag::oihw);
+#if DNNL_VERSION_MAJOR >= 3
+    // It adds the bias behind the scales.
+    for (std::size_t i = 0; i < bias_.size(); ++i) {
+      scaled_bias_.push_back(static_cast<float>(bias_[i]) * multipliers_[i]);
+    }
+    const memory::desc bias_desc({dim(f.out_channels)}, type::f32, tag::x);
+    void* const bias_data = scaled_bias_.data();
+#else
     const memory::desc bias_desc({dim(f.out_channels)}, type::s32, tag::x);
+    void* const bias_data = bias_.data();
+#endif
     const memory::dims strides{dim(w.stride_height), dim(w.stride_width)};
     const memory::dims dilations{dim(w.dilation_height - 1), dim(w.dilation_width - 1)};
     const memory::dims before{dim(w.pad_top), dim(w.pad_left)};
@@ -157,7 +167,7 @@ class onednn_convolution {
     stream_.wait();
     arguments_ = {{DNNL_ARG_SRC, memory(in_desc, engine_, const_cast<std::uint8_t*>(input))},
                   {DNNL_ARG_WEIGHTS, packed},
-                  {DNNL_ARG_BIAS, memory(bias_desc, engine_, bias_.data())},
+                  {DNNL_ARG_BIAS, memory(bias_desc, engine_, bias_data)},
                   {DNNL_ARG_DST, memory(out_desc, engine_, output)}};
 #if DNNL_VERSION_MAJOR >= 3
     const memory::desc one({1}, type::s32, tag::x);
@@ -183,6 +193,7 @@ class onednn_convolution {
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<std::int32_t> bias_;
+  std::vector<float> scaled_bias_;
   std::vector<float> multipliers_;
   std::int32_t in_zero_point_;
   std::int32_t out_zero_point_;

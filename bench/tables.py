@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measures one table of the benchmarks, prints it as Markdown, and draws it.
 
-    tables.py TABLE [--build DIR] [--rounds N] [--seconds S] [--target NAME] [--onednn newest] [--svg FILE]
+    tables.py TABLE [--build DIR] [--rounds N] [--seconds S] [--target NAME] [--onednn newest] [--only TEXT]
+              [--svg FILE]
     tables.py --list
 
 The benchmark programs in DIR/bench (build/release) measure everything --rounds times, in random order, so that what
 disturbs the machine for a while meets both sides of a row. A cell shows the median of the rounds and, in brackets, the
 best one. A ratio is that of the medians: above 1, detent is faster. The peer oneDNN is that of the system when the
 benchmarks are built (Debian's libdnnl-dev); --onednn newest gets the newest one of Debian's mirror and builds what it
-needs. --svg draws the medians as bars. --target leaves out the rows of other targets.
+needs. --svg draws the medians as bars. --target leaves out the rows of other targets,
+--only those whose name does not hold TEXT.
 
 Tables of whole models and of accuracy have programs of their own, which --list names."""
 
@@ -159,10 +161,12 @@ def measure(table, options):
     for groups, value in run(command, table, options):
         if options.target and options.target not in (groups.get("target"), groups["column"]):
             continue
-        rows.setdefault(table.row.format(**groups), {}).setdefault(groups["column"], []).append(value)
+        row = table.row.format(**groups)
+        if options.only in row:
+            rows.setdefault(row, {}).setdefault(groups["column"], []).append(value)
     if not rows:
-        sys.exit(f"tables.py: {command[-1]} has no benchmark for this table, or not for this target; was its peer there "
-                 "when it was built?")
+        sys.exit(f"tables.py: {command[-1]} has no benchmark for this table, or not for this target and rows; was its "
+                 "peer there when it was built?")
     return rows
 
 
@@ -234,6 +238,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="least time of a benchmark")
     parser.add_argument("--target", help="only this one, e.g. avx512_vnni")
+    parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--onednn", choices=("system", "newest"), default="system")
     parser.add_argument("--svg", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
