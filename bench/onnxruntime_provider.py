@@ -49,7 +49,7 @@ class Side:
 
     def __init__(self, *arguments):
         self.pipe, other = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(target=serve, args=(other, *arguments))
+        self.process = multiprocessing.Process(target=serve, args=(other, *arguments), daemon=True)
         self.process.start()
         other.close()
         self.outputs = self.pipe.recv()

@@ -137,7 +137,8 @@ setup_onnxruntime() {
   say "there are no headers of ONNX Runtime >= $onnxruntime_min: its provider is not built"
 }
 
-# Its shared library has the version of its interface in the name of its package, which libdnnl-dev depends on.
+# oneDNN with its C and C++ libraries. The package of its shared library is named after the version of the interface;
+# libdnnl-dev depends on it.
 setup_onednn() {
   [ ! -f "$onednn/suite" ] || return 0
   for from in $onednn_suites; do

@@ -12,7 +12,7 @@
 #if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && !defined(DETENT_COMPILE_GRAPH_EXECUTION)
 #error "detent: include <detent/graph/src.hpp> before any other header of the graph floor"
 #endif
-// Both, before the first header of the floor reads them.
+// The headers of the graph floor read both macros, hence these stand before the first of them.
 #ifndef DETENT_COMPILE_GRAPH_EXECUTION
 #define DETENT_COMPILE_GRAPH_EXECUTION
 #endif

@@ -27,7 +27,9 @@
 #endif
 
 #if defined(DETENT_COMPILE_GRAPH_QUANTIZATION) || !defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-/// The same for the functions of graph/learn/, graph/quantize/, graph/ppq/ and graph/nncf/.
+/// 1 if this translation unit defines the functions of graph/learn/, graph/quantize/, graph/ppq/,
+/// graph/nncf/ and graph/configuration/ that are marked with DETENT_GRAPH_DECL, 0 if it only
+/// declares them. Set by this header, not by users.
 #define DETENT_GRAPH_DEFINES_QUANTIZATION 1
 #else
 #define DETENT_GRAPH_DEFINES_QUANTIZATION 0
