@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -328,6 +329,12 @@ TEST_CASE("gram_matrix: whole and diagonal") {
   CHECK(g.dampened(0.25)(0, 0) == 2.5);
   CHECK(g.dampened(0.25)(0, 1) == -1.0);
   CHECK(d.dampened(0.5)(2, 2) == 2.0);
+  CHECK(g(0, 0) == 2.0);
+  CHECK(g.diagonal_part().dampened(0.5)(2, 2) == 2.0);
+  gram_matrix taken = g;
+  taken = std::move(taken).dampened(0.25);
+  CHECK(taken(1, 1) == 3.5);
+  CHECK(taken(0, 1) == -1.0);
   const std::vector<float> divisors = {2.0F, 1.0F, 0.5F};
   CHECK(g.divided_by(divisors)(0, 0) == 0.5);
   CHECK(g.divided_by(divisors)(0, 1) == -0.5);

@@ -196,6 +196,74 @@ TEST_CASE(
   CHECK(shared == observed(x, bin_storage::sparse));
 }
 
+TEST_CASE(
+    "lines of a view keep its elements and their order; views are observed element by element") {
+  random_source random(20);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 400; ++round) {
+    INFO("round ", round);
+    std::vector<std::size_t> shape = test::random_shape(random, 0);
+    const bool is_long = round % 4 == 0;  // lines that need no gathering, and others beside them
+    if (is_long && !shape.empty() && shape.size() < 4) {
+      shape.back() = random.size(500, 2500);
+    }
+    while (round % 10 == 1 && shape.size() < detent::max_rank) {
+      shape.push_back(random.size(1, 2));
+    }
+    auto x = test::random_layout<float>(random, shape, quiet_nan);
+    std::vector<float> values;
+    test::for_each_index(shape, [&](const test::tensor_index& index) {
+      values.push_back(random.chance(5) ? 0.0F : random.real(-3.0F, 3.0F));
+      if (round % 20 == 3 && random.chance(1)) {
+        values.back() = random.chance(50) ? quiet_nan : infinity;
+      }
+      x[index] = values.back();
+    });
+    if (!values.empty()) {
+      const bool has_nan =
+          std::any_of(values.begin(), values.end(), [](float v) { return v != v; });
+      std::vector<float> visited;
+      std::size_t lines = 0;
+      const auto merged = detent::detail::merge_dimensions(x.view);
+      CHECK(merged.size() == values.size());
+      detent::detail::for_each_row(
+          merged, [&](const float* line, std::size_t n, std::ptrdiff_t stride, const auto&) {
+            ++lines;
+            for (std::size_t i = 0; i < n; ++i) {
+              visited.push_back(line[static_cast<std::ptrdiff_t>(i) * stride]);
+            }
+          });
+      CHECK((visited == values || has_nan));
+      const detent::tensor_view<float> dense(values.data(), shape);
+      CHECK(detent::detail::merge_dimensions(dense).rank == (values.size() > 1 ? 1 : 0));
+      std::size_t lines_before = 0;
+      detent::detail::for_each_row(
+          x.view, [&](const float*, std::size_t, std::ptrdiff_t, const auto&) { ++lines_before; });
+      CHECK(lines <= lines_before);
+    }
+    for (const bin_storage storage : {bin_storage::dense, bin_storage::sparse}) {
+      histogram h(storage);
+      h.observe(detent::tensor_view<const float>(x.view));
+      CHECK(h == observed(values));
+    }
+  }
+  // A view that repeats its elements.
+  const float one[2] = {1.0F, -2.0F};
+  const std::size_t shape[] = {3, 2};
+  const std::ptrdiff_t strides[] = {0, 1};
+  histogram h;
+  h.observe(detent::tensor_view<const float>(one, shape, strides));
+  CHECK(h == observed(std::vector<float>{1.0F, 1.0F, 1.0F, -2.0F, -2.0F, -2.0F}));
+  const std::size_t deeper[] = {2, 3, 2};
+  const std::ptrdiff_t repeated[] = {0, 0, 1};
+  const detent::tensor_view<const float> six(one, deeper, repeated);
+  CHECK(detent::detail::merge_dimensions(six).rank == 2);
+  histogram twice;
+  twice.observe(six);
+  h.merge(h);
+  CHECK(twice == h);
+}
+
 TEST_CASE("bins hold what they say: counts, exact sums, ranges") {
   random_source random(3);
   INFO("seed ", random.seed());

@@ -47,6 +47,8 @@ FLOORS = [
     ["solvers/"],
     ["observers/"],
     ["observers/tools/"],
+    ["observer_registry/registry.hpp"],
+    ["observer_registry/default_observers.hpp"],
     ["observer_registry.hpp"],
     ["detent.hpp"],
     ["all.hpp", "c_api/"],

@@ -56,7 +56,7 @@ typedef struct detent_observer_options {
   double p;               /**< Exponent of the error for "lp", in 1..8. */
   size_t top_k;           /**< Leading values that keep their order under "isotone". */
   int repaired; /**< Not 0: observers of other tools repair the tools' bugs; 0: they have them. */
-  int sparse;   /**< Not 0: histograms are stored sparsely, for many channels. */
+  int sparse;   /**< Not 0: histograms are stored sparsely, for many observers. */
 } detent_observer_options;
 /** Sets the size and the defaults: the scheme 0..255, not symmetric, the observers' own
  * percentiles, a moving constant of 0.01, p = 2.4, top_k = 1, bugs of other tools kept, dense

@@ -878,6 +878,30 @@ void for_each_row(tensor_view<T> x, const F& f) {
   }
 }
 
+/// The same elements in the same order with as few dimensions as strides allow: for_each_row()
+/// then has as few and as long lines as possible. A dense view becomes a single line.
+template <class T>
+[[nodiscard]] tensor_view<T> merge_dimensions(tensor_view<T> x) {
+  tensor_view<T> merged;
+  merged.data = x.data;
+  for (std::size_t i = 0; i < x.rank; ++i) {
+    const auto extent = static_cast<std::ptrdiff_t>(x.shape[i]);
+    if (extent == 1) {
+      continue;
+    }
+    const std::size_t last = merged.rank - 1;
+    if (merged.rank > 0 && merged.strides[last] == extent * x.strides[i]) {
+      merged.shape[last] *= x.shape[i];
+      merged.strides[last] = x.strides[i];
+    } else {
+      merged.shape[merged.rank] = x.shape[i];
+      merged.strides[merged.rank] = x.strides[i];
+      ++merged.rank;
+    }
+  }
+  return merged;
+}
+
 /// Calls f(channel, data, size, stride) for pieces of x that have one channel (index along `axis`)
 /// each: lines of the last dimension, or single elements if `axis` is the last dimension. x must
 /// not be empty.
@@ -13439,7 +13463,7 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    depth = cached_depth(g.caches.second_level / 8, columns);
+    depth = cached_depth(g.caches.second_level / 4, columns);
     segments = 1;
     if (g.segments == 1) {  // products of few rows have no time for divisions
       is_whole = g.k <= depth;
@@ -13631,11 +13655,13 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
-  // As many rows pass over the weights together as stay in a part of the second-level cache; the
-  // weights may come from the third level.
+  // As many rows pass over the weights together as fit the second-level cache, even if the weights
+  // beside them then push some out: weights that come from the third level cost more, among others
+  // because prefetching ends with each page of 4096 bytes (with 48 instead of 240 rows, a product
+  // of 4096 x 4096 x 4096 takes 9 percent longer).
   std::size_t most = block_rows;
   if (g.m > block_rows) {
-    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    const std::size_t cached_rows = g.caches.second_level / (std::max)(g.k, std::size_t{1});
     most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
   }
   for (std::size_t first = 0; first < g.m; first += most) {
@@ -13733,7 +13759,7 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    depth = cached_depth(g.caches.second_level / 8, columns);
+    depth = cached_depth(g.caches.second_level / 4, columns);
     segments = 1;
     if (g.segments == 1) {  // products of few rows have no time for divisions
       is_whole = g.k <= depth;
@@ -13925,11 +13951,13 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
-  // As many rows pass over the weights together as stay in a part of the second-level cache; the
-  // weights may come from the third level.
+  // As many rows pass over the weights together as fit the second-level cache, even if the weights
+  // beside them then push some out: weights that come from the third level cost more, among others
+  // because prefetching ends with each page of 4096 bytes (with 48 instead of 240 rows, a product
+  // of 4096 x 4096 x 4096 takes 9 percent longer).
   std::size_t most = block_rows;
   if (g.m > block_rows) {
-    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    const std::size_t cached_rows = g.caches.second_level / (std::max)(g.k, std::size_t{1});
     most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
   }
   for (std::size_t first = 0; first < g.m; first += most) {
@@ -14033,7 +14061,7 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    depth = cached_depth(g.caches.second_level / 8, columns);
+    depth = cached_depth(g.caches.second_level / 4, columns);
     segments = 1;
     if (g.segments == 1) {  // products of few rows have no time for divisions
       is_whole = g.k <= depth;
@@ -14225,11 +14253,13 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
-  // As many rows pass over the weights together as stay in a part of the second-level cache; the
-  // weights may come from the third level.
+  // As many rows pass over the weights together as fit the second-level cache, even if the weights
+  // beside them then push some out: weights that come from the third level cost more, among others
+  // because prefetching ends with each page of 4096 bytes (with 48 instead of 240 rows, a product
+  // of 4096 x 4096 x 4096 takes 9 percent longer).
   std::size_t most = block_rows;
   if (g.m > block_rows) {
-    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    const std::size_t cached_rows = g.caches.second_level / (std::max)(g.k, std::size_t{1});
     most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
   }
   for (std::size_t first = 0; first < g.m; first += most) {
@@ -14333,7 +14363,7 @@ struct depth_chunks {
   bool is_whole;         // whether one chunk is all of k
 
   HWY_INLINE depth_chunks(const gemm_u8s8_args& g, std::size_t columns) noexcept {
-    depth = cached_depth(g.caches.second_level / 8, columns);
+    depth = cached_depth(g.caches.second_level / 4, columns);
     segments = 1;
     if (g.segments == 1) {  // products of few rows have no time for divisions
       is_whole = g.k <= depth;
@@ -14525,11 +14555,13 @@ inline void gemm_turned_rows(const gemm_u8s8_args& g, std::size_t first, std::si
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   const std::uint8_t* block[rows_per_call];
-  // As many rows pass over the weights together as stay in a part of the second-level cache; the
-  // weights may come from the third level.
+  // As many rows pass over the weights together as fit the second-level cache, even if the weights
+  // beside them then push some out: weights that come from the third level cost more, among others
+  // because prefetching ends with each page of 4096 bytes (with 48 instead of 240 rows, a product
+  // of 4096 x 4096 x 4096 takes 9 percent longer).
   std::size_t most = block_rows;
   if (g.m > block_rows) {
-    const std::size_t cached_rows = g.caches.second_level / 4 / (std::max)(g.k, std::size_t{1});
+    const std::size_t cached_rows = g.caches.second_level / (std::max)(g.k, std::size_t{1});
     most = std::clamp(cached_rows / block_rows * block_rows, block_rows, rows_per_call);
   }
   for (std::size_t first = 0; first < g.m; first += most) {
@@ -32033,7 +32065,7 @@ enum class bin_content : std::uint8_t {
 /// How a histogram stores its bins. The results do not depend on it.
 enum class bin_storage : std::uint8_t {
   dense,  ///< all bins from the first value on: 252 KiB of counts, 504 KiB with sums
-  sparse  ///< pages of 128 bins, made as values need them; for one histogram per channel
+  sparse  ///< pages of 128 bins, made as values need them; for many histograms
 };
 
 namespace detail {
@@ -32072,7 +32104,9 @@ class basic_histogram {
 
   /// Makes a histogram that has seen nothing.
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
-    page_.fill(no_page);
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      first_entry_[page] = without_page(page);
+    }
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
@@ -32292,8 +32326,8 @@ class basic_histogram {
   static constexpr std::uint32_t dropped_mask = (1U << dropped) - 1U;
   static constexpr std::size_t entry_count = ((negative | window) >> dropped) + 1;
   static constexpr int page_bits = 7;
-  static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
-  static constexpr std::uint16_t no_page = 0xFFFF;
+  static constexpr std::size_t page_size = std::size_t{1} << page_bits;
+  static constexpr std::size_t pages = 256;  // as many as positions have
   static constexpr detail::byte_format format{"detenthg", 1};
 
   void swap(basic_histogram& other) noexcept {
@@ -32305,7 +32339,7 @@ class basic_histogram {
     std::swap(count_zero_, other.count_zero_);
     std::swap(lower_, other.lower_);
     std::swap(upper_, other.upper_);
-    page_.swap(other.page_);
+    first_entry_.swap(other.first_entry_);
     entries_.swap(other.entries_);
   }
 
@@ -32343,6 +32377,14 @@ class basic_histogram {
     return to | (position & negative);
   }
 
+  /// The value of first_entry_ for a page that has no entries; modulo 2^32.
+  [[nodiscard]] static constexpr std::uint32_t without_page(std::uint32_t page) noexcept {
+    return 0U - (page << page_bits);
+  }
+  [[nodiscard]] bool has_page(std::uint32_t page) const noexcept {
+    return first_entry_[page] != without_page(page);
+  }
+
   /// The entry of a position; it is made if there is none yet.
   entry& entry_at(std::uint32_t position) {
     if (is_dense()) {
@@ -32351,12 +32393,16 @@ class basic_histogram {
       }
       return entries_[position >> dropped];
     }
-    std::uint16_t& page = page_[position >> (dropped + page_bits)];
-    if (page == no_page) {
-      page = static_cast<std::uint16_t>(entries_.size() >> page_bits);
-      entries_.resize(entries_.size() + page_mask + 1);
+    const std::uint32_t page = position >> (dropped + page_bits);
+    if (!has_page(page)) {
+      const std::size_t size = (std::max)(entries_.size(), page_size);
+      if (size + page_size > entries_.capacity()) {  // by a quarter: doubling wastes up to a half
+        entries_.reserve(size + (std::max)(page_size, size / 4));
+      }
+      entries_.resize(size + page_size);
+      first_entry_[page] += static_cast<std::uint32_t>(size);
     }
-    return entries_[(std::size_t{page} << page_bits) + (position >> dropped & page_mask)];
+    return entries_[first_entry_[page] + (position >> dropped)];
   }
   void add(std::uint32_t position, std::uint64_t count, std::uint64_t excess) {
     const bool below = (position & (negative - 1U)) >= window;
@@ -32378,9 +32424,10 @@ class basic_histogram {
       visit(0, 0, entries_.size());
       return;
     }
-    for (std::size_t i = 0; i < page_.size(); ++i) {
-      if (page_[i] != no_page) {
-        visit(i << page_bits, std::size_t{page_[i]} << page_bits, page_mask + 1);
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      if (has_page(page)) {
+        const std::uint32_t first_bin = page << page_bits;
+        visit(first_bin, first_entry_[page] + first_bin, page_size);
       }
     }
   }
@@ -32392,7 +32439,7 @@ class basic_histogram {
       next.add(moved(position, raise), e.count, e.sum());
     });
     entries_ = std::move(next.entries_);
-    page_ = next.page_;
+    first_entry_ = next.first_entry_;
     lowest_ = lowest;
   }
 
@@ -32419,24 +32466,56 @@ class basic_histogram {
     }
     include_range(r.lower, r.upper);
     count_zero_ += x.size() - r.count;
-    if (!is_dense()) {
-      for (std::size_t i = 0; i < r.count; ++i) {
-        entry_at(positions[i]).add(1, positions[i] & dropped_mask);
-      }
-      return;
-    }
+    is_dense() ? count_dense({positions.data(), r.count})
+               : count_sparse({positions.data(), r.count});
+  }
+
+  /// Counts one value at each position.
+  void count_dense(std::span<const std::uint32_t> positions) {
     if (entries_.empty()) {
       entries_.resize(entry_count);
     }
-    entry* entries = entries_.data();
+    for_each_position(positions, [entries = entries_.data()](std::uint32_t position) {
+      entries[position >> dropped].add(1, position & dropped_mask);
+    });
+  }
+  /// Counts one value at each position. Values whose page does not exist yet are first counted in
+  /// the entries that belong to no page and then, with new pages, again: the loop needs no branch
+  /// for them.
+  void count_sparse(std::span<std::uint32_t> positions) {
+    if (entries_.empty()) {
+      entries_.resize(page_size);
+    }
+    entry* const entries = entries_.data();
+    const auto& first = first_entry_;
+    for_each_position(positions, [&first, entries](std::uint32_t position) {
+      const std::uint32_t at = first[position >> (dropped + page_bits)] + (position >> dropped);
+      entries[at].add(1, position & dropped_mask);
+    });
+    std::uint64_t counted = 0;
+    for (std::size_t i = 0; i < page_size; ++i) {
+      counted |= entries[i].count;
+    }
+    if (counted != 0) {
+      std::fill_n(entries, page_size, entry{});
+      const auto last = std::remove_if(positions.begin(), positions.end(), [&](std::uint32_t p) {
+        return has_page(p >> (dropped + page_bits));
+      });
+      std::for_each(positions.begin(), last,
+                    [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
+    }
+  }
+  /// Calls f(position) for each one, four at a time.
+  template <class F>
+  static void for_each_position(std::span<const std::uint32_t> positions, const F& f) {
     std::size_t i = 0;
-    for (; i + 4 <= r.count; i += 4) {
+    for (; i + 4 <= positions.size(); i += 4) {
       for (std::size_t k = 0; k < 4; ++k) {
-        entries[positions[i + k] >> dropped].add(1, positions[i + k] & dropped_mask);
+        f(positions[i + k]);
       }
     }
-    for (; i < r.count; ++i) {
-      entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
+    for (; i < positions.size(); ++i) {
+      f(positions[i]);
     }
   }
 
@@ -32482,7 +32561,9 @@ class basic_histogram {
   std::uint64_t count_zero_ = 0;
   float lower_ = std::numeric_limits<float>::infinity();
   float upper_ = -std::numeric_limits<float>::infinity();
-  std::array<std::uint16_t, 256> page_;  // sparse storage: number of each page in entries_
+  // Sparse storage: the place in entries_ of each page, less the number of its first bin. The first
+  // page_size entries belong to no page and are 0 between calls, see count_sparse().
+  std::array<std::uint32_t, pages> first_entry_;
   std::vector<entry> entries_;
 };
 
@@ -32500,21 +32581,25 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
   require(x.data != nullptr, error_kind::invalid_argument, "histogram: null data with size ",
           x.size());
   require_room(x.size());
-  detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
-                              const std::array<std::size_t, max_rank>& /*index*/) {
-    if (stride == 1) {
-      observe(std::span<const float>(row, n));
-      return;
-    }
-    std::array<float, block_size> block;
-    for (std::size_t i = 0; i < n; i += block_size) {
-      const std::size_t count = (std::min)(n - i, block_size);
-      for (std::size_t k = 0; k < count; ++k) {
-        block[k] = row[static_cast<std::ptrdiff_t>(i + k) * stride];
-      }
-      observe(std::span<const float>(block.data(), count));
-    }
-  });
+  // Short lines are gathered, since a block has a cost of its own.
+  std::array<float, block_size> block;
+  std::size_t filled = 0;
+  const tensor_view<const float> lines = detail::merge_dimensions(x);
+  detail::for_each_row(
+      lines, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+        if (stride == 1 && n >= block_size / 4) {
+          observe(std::span<const float>(row, n));
+          return;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          block[filled++] = row[static_cast<std::ptrdiff_t>(i) * stride];
+          if (filled == block_size) {
+            observe_block(block);
+            filled = 0;
+          }
+        }
+      });
+  observe_block(std::span<const float>(block.data(), filled));
 }
 
 template <bin_content kContent>
@@ -34721,11 +34806,30 @@ DETENT_NAMESPACE_END
 // of this library and those that reproduce other tools. A copy of it takes observers of your own:
 //
 //   observer_registry mine = default_observers();
-//   mine.add("half_range", [](const observer_options&) { return
-//   any_observer(half_range_observer()); }); any_observer o = make_observer("half_range", {},
-//   mine);
+//   mine.add("half_range", [](const observer_options&) {
+//     return any_observer(half_range_observer());
+//   });
+//   any_observer o = make_observer("half_range", {}, mine);
+//
+// A program that compiles the graph floor separately (DETENT_GRAPH_SEPARATE_COMPILATION) has
+// default_observers() compiled once, with what quantizes models.
 #ifndef DETENT_OBSERVER_REGISTRY_HPP
 #define DETENT_OBSERVER_REGISTRY_HPP
+
+#include <string>
+#include <string_view>
+
+// ---- detent/observer_registry/default_observers.hpp ----
+// The observers that come with the library. This file defines default_observers(), which
+// registry.hpp declares: as an inline function, or for the one unit that compiles it.
+#ifndef DETENT_OBSERVER_REGISTRY_DEFAULT_OBSERVERS_HPP
+#define DETENT_OBSERVER_REGISTRY_DEFAULT_OBSERVERS_HPP
+
+// ---- detent/observer_registry/registry.hpp ----
+// A set of observers that are made by name. Include <detent/observer_registry.hpp>, which also
+// defines default_observers().
+#ifndef DETENT_OBSERVER_REGISTRY_REGISTRY_HPP
+#define DETENT_OBSERVER_REGISTRY_REGISTRY_HPP
 
 #include <cstddef>
 #include <cstdint>
@@ -34737,292 +34841,606 @@ DETENT_NAMESPACE_END
 #include <utility>
 #include <vector>
 
-// ---- detent/observers/constant.hpp ----
-// An observer that returns fixed parameters.
-#ifndef DETENT_OBSERVERS_CONSTANT_HPP
-#define DETENT_OBSERVERS_CONSTANT_HPP
+// ---- detent/observers/observer.hpp ----
+// The room observers/ turns calibration data into scales and zero points. An observer is a value
+// that sees batches of a tensor's values and reports at the end which scale and zero point they
+// call for. It may need one or two passes over the data (phases), can absorb what another observer
+// of its kind has seen (merge), and can be saved and loaded. The observers in this folder give the
+// same result for any split of the data into batches and threads, except those whose method is
+// about batches (moving_average_observer, sample_range_observer), which say so. The subfolder
+// tools/ reproduces observers of other tools. Headers here may include statistics/, solvers/,
+// base/, elementwise/, kernels/ and the public headers of quantization above those; nothing here
+// includes graph/.
+//
+// This file holds the concept of an observer and any_observer, a type that can hold any of them.
+#ifndef DETENT_OBSERVERS_OBSERVER_HPP
+#define DETENT_OBSERVERS_OBSERVER_HPP
 
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// ---- detent/observers/batch_extent.hpp ----
+// The extent of a batch: what observers whose histogram grows with the batches need to know of
+// those that another process observes.
+#ifndef DETENT_OBSERVERS_BATCH_EXTENT_HPP
+#define DETENT_OBSERVERS_BATCH_EXTENT_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+// ---- detent/observers/saved_state.hpp ----
+// Helpers with which observers save and load their state: flags, enumerators, schemes, lists and
+// ranges. Reading throws bad_file for a value that is out of its domain.
+#ifndef DETENT_OBSERVERS_SAVED_STATE_HPP
+#define DETENT_OBSERVERS_SAVED_STATE_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Throws bad_file, naming what is wrong with the state, unless it is possible.
+inline void require_state(bool possible, const char* where, const char* what) {
+  require(possible, error_kind::bad_file, where, ": the saved state is impossible: ", what);
+}
+
+/// Appends a flag or an enumerator as u8.
+template <class Enum>
+void put_choice(byte_writer& out, Enum value) {
+  out.put(static_cast<std::uint8_t>(value));
+}
+/// Reads a flag or an enumerator that put_choice() appended; it must be one of 0..last.
+template <class Enum>
+[[nodiscard]] Enum get_choice(byte_reader& in, Enum last, const char* where) {
+  const auto value = in.get<std::uint8_t>();
+  require(value <= static_cast<std::uint8_t>(last), error_kind::bad_file, where,
+          ": the saved choice ", value, " is not one of 0..", static_cast<std::uint8_t>(last));
+  return static_cast<Enum>(value);
+}
+
+/// Appends a scheme: i32 qmin, i32 qmax, u8 symmetric.
+inline void put_scheme(byte_writer& out, quant_scheme scheme) {
+  out.put(scheme.levels.qmin);
+  out.put(scheme.levels.qmax);
+  put_choice(out, scheme.symmetric);
+}
+/// Reads a scheme that put_scheme() appended. It does not check the grid.
+[[nodiscard]] inline quant_scheme get_scheme(byte_reader& in, const char* where) {
+  quant_scheme scheme;
+  scheme.levels.qmin = in.get<std::int32_t>();
+  scheme.levels.qmax = in.get<std::int32_t>();
+  scheme.symmetric = get_choice(in, true, where);
+  return scheme;
+}
+
+/// Appends a list: u64 size, and the values.
+template <class T>
+void put_list(byte_writer& out, const std::vector<T>& values) {
+  out.put(static_cast<std::uint64_t>(values.size()));
+  out.put_array(std::span<const T>(values));
+}
+/// Reads a list of at most `largest` values that put_list() appended.
+template <class T>
+[[nodiscard]] std::vector<T> get_list(byte_reader& in, std::uint64_t largest) {
+  std::vector<T> values;
+  in.get_array(in.get_size(largest), values);
+  return values;
+}
+/// Reads a list of at most `largest` values, all of which must be finite.
+template <std::floating_point T>
+[[nodiscard]] std::vector<T> get_finite_list(byte_reader& in, std::uint64_t largest,
+                                             const char* where) {
+  const auto values = get_list<T>(in, largest);
+  require_state(std::all_of(values.begin(), values.end(), [](T x) { return std::isfinite(x); }),
+                where, "a value is not finite");
+  return values;
+}
+
+/// Appends a range: f32 lower, f32 upper.
+inline void put_range(byte_writer& out, value_range range) {
+  out.put(range.lower);
+  out.put(range.upper);
+}
+/// Reads a range that put_range() appended, whose ends must be finite. It does not check their
+/// order.
+[[nodiscard]] inline value_range get_finite_range(byte_reader& in, const char* where) {
+  const auto lower = in.get<float>();
+  const auto upper = in.get<float>();
+  require_state(std::isfinite(lower) && std::isfinite(upper), where, "a range is not finite");
+  return {lower, upper};
+}
+
+/// Whether the sum of the counts is at most `most`; safe from overflow.
+[[nodiscard]] inline bool are_within(std::span<const std::uint64_t> counts,
+                                     std::uint64_t most) noexcept {
+  for (const std::uint64_t count : counts) {
+    if (count > most) {
+      return false;
+    }
+    most -= count;
+  }
+  return true;
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_SAVED_STATE_HPP
 
 DETENT_NAMESPACE_BEGIN
 
-/// Returns the parameters that it was made with, by default scale 1 and zero point 0. It looks at
-/// values only to report their number and range in the evidence. Not thread-safe: use one per
-/// thread, then merge().
-class constant_observer {
- public:
-  /// Throws invalid_argument if the scale is not a positive finite number.
-  explicit constant_observer(quant_params params = {}) : params_(params) {
-    detail::require_scale(params.scale, "constant_observer");
-  }
+/// The range of a batch, and its least magnitude.
+struct batch_extent {
+  value_range range;             ///< The smallest and the largest value.
+  float least_magnitude = 0.0F;  ///< The smallest |x|.
 
-  /// Observes one batch, for the evidence only. Throws invalid_argument for null data with a size
-  /// that is not 0.
-  void observe(std::span<const float> x) { seen_.observe(x); }
-  /// Adds what `other` has seen to the evidence. Throws invalid_argument if it has other
-  /// parameters.
-  void merge(const constant_observer& other) {
-    require(params_ == other.params_, error_kind::invalid_argument,
-            "constant_observer: merging other parameters");
-    seen_.merge(other.seen_);
-  }
-  /// The fixed parameters. Throws invalid_argument if the zero point is outside the scheme's grid
-  /// or, for the evidence, if a NaN or an infinity was observed. It does not throw if nothing was
-  /// observed.
-  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
-    detail::require_zero_point(params_.zero_point, scheme.levels, "constant_observer");
-    scale_solution s;
-    s.params = params_;
-    s.evidence.method = "constant";
-    s.evidence.count = seen_.count();
-    if (seen_.count() > 0) {
-      s.evidence.lower = seen_.range().lower;
-      s.evidence.upper = seen_.range().upper;
+  /// The extent of a batch. Throws invalid_argument if it is empty or holds NaN or infinity.
+  [[nodiscard]] static batch_extent of(std::span<const float> x) {
+    min_max_observer seen;
+    seen.observe(x);
+    batch_extent e{seen.range("batch_extent"), std::fabs(x.empty() ? 0.0F : x[0])};
+    for (const float value : x) {
+      e.least_magnitude = (std::min)(e.least_magnitude, std::fabs(value));
     }
-    return s;
+    return e;
   }
 
-  /// Appends f32 scale, i32 zero point, and the state of a min_max_observer.
+  /// The larger of the magnitudes of the range's ends.
+  [[nodiscard]] float largest_magnitude() const noexcept {
+    return (std::max)(std::fabs(range.lower), std::fabs(range.upper));
+  }
+
+  /// Appends f32 lower end, f32 upper end, f32 least magnitude.
   void write(detail::byte_writer& out) const {
-    out.put(params_.scale);
-    out.put(params_.zero_point);
-    seen_.write(out);
+    detail::put_range(out, range);
+    out.put(least_magnitude);
   }
-  /// Replaces the parameters and the state by those that write() appended. Throws bad_file for an
-  /// impossible scale or range.
-  void read(detail::byte_reader& in) {
-    quant_params p;
-    p.scale = in.get<float>();
-    p.zero_point = in.get<std::int32_t>();
-    require(p.scale > 0.0F && p.scale <= std::numeric_limits<float>::max(), error_kind::bad_file,
-            "constant_observer: the scale ", p.scale, " is impossible");
-    constant_observer next(p);
-    next.seen_.read(in);
-    *this = next;
+  /// Reads what write() appended. Throws bad_file for an impossible extent.
+  [[nodiscard]] static batch_extent read(detail::byte_reader& in) {
+    batch_extent e;
+    e.range = detail::get_finite_range(in, "batch_extent");
+    e.least_magnitude = in.get<float>();
+    detail::require_state(e.range.lower <= e.range.upper && e.least_magnitude >= 0.0F &&
+                              e.least_magnitude <= e.largest_magnitude(),
+                          "batch_extent", "a range and a least magnitude");
+    return e;
   }
 
- private:
-  quant_params params_;
-  min_max_observer seen_;
+  friend bool operator==(const batch_extent&, const batch_extent&) = default;
 };
 
 DETENT_NAMESPACE_END
 
-#endif  // DETENT_OBSERVERS_CONSTANT_HPP
-// ---- detent/observers/histogram_observers.hpp ----
-// Observers that collect a histogram and hand it to a scale solver at the end.
-#ifndef DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
-#define DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+#endif  // DETENT_OBSERVERS_BATCH_EXTENT_HPP
 
+DETENT_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The values of a view in row-major order, each rounded to the nearest float.
+template <class T>
+requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
+[[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
+  std::vector<float> values;
+  values.reserve(x.size());
+  if (x.size() == 0) {
+    return values;
+  }
+  require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
+          x.size());
+  const tensor_view<const T> lines = merge_dimensions(x);
+  for_each_row(lines,
+               [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+                 for (std::size_t i = 0; i < n; ++i) {
+                   const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
+                   if constexpr (float_format<T>) {
+                     values.push_back(to_float(value));
+                   } else {
+                     values.push_back(static_cast<float>(value));
+                   }
+                 }
+               });
+  return values;
+}
+
+}  // namespace detail
+
+/// What a type needs to be used as an observer: it is copyable, has
+///
+///     void observe(std::span<const float>)        or void observe(tensor_view<const float>)
+///     scale_solution finalize(quant_scheme) const or quant_params finalize(quant_scheme) const
+///
+/// and may also have
+///
+///     std::size_t phases() const              passes over the data, 1 (the default) or 2
+///     void begin_phase(std::size_t phase)     called before each pass
+///     void merge(const Observer& other)       adds what `other` has seen, in any order
+///     bool merges_in_any_order() const        whether merge() does with these options; default
+///     true void append(const Observer& later)      adds one batch that came after all seen here
+///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
+///     void write(detail::byte_writer&) const  appends the state; needed by save()
+///     void read(detail::byte_reader&)         replaces the state; needed by load()
+///
+/// A type that has both forms of observe() gets the view, that is, the shape of the batch.
+///
+/// The last three are for observers whose result depends on the order of batches. With append(),
+/// the state is that of all batches in order: append(later), where `later` has seen one batch,
+/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
+/// grows with the extents of batches: an observer that follows some batches and observes the
+/// others, in their order, ends with the histogram of all, which has counted the observed ones.
+/// Such observers then merge(); or, with append(), each of them has followed all batches before its
+/// own one.
+template <class Observer>
+concept observer_type = std::copyable<Observer> &&(
+                            requires(Observer o, std::span<const float> x) { o.observe(x); } ||
+                            requires(Observer o, tensor_view<const float> x) { o.observe(x); }) &&
+                        (
+                            requires(const Observer o, quant_scheme s) {
+                              { o.finalize(s) } -> std::same_as<scale_solution>;
+                            } ||
+                            requires(const Observer o, quant_scheme s) {
+                              { o.finalize(s) } -> std::same_as<quant_params>;
+                            });
+
+/// Holds one observer of any type by value, and forwards to it. Copies are deep. An object that was
+/// moved from may only be assigned to or destroyed. Not thread-safe: use one per thread, then
+/// merge().
+class any_observer {
+ public:
+  // The check for this very type comes first: observer_type asks whether any_observer is copyable,
+  // which must not be asked while overload resolution for its own copy constructor is going on.
+  /// Holds `observer`.
+  template <class Observer>
+  requires(!std::same_as<Observer, any_observer>) &&
+      observer_type<Observer> any_observer(
+          Observer observer)  // NOLINT(google-explicit-constructor)
+      : self_(std::make_unique<holder<Observer>>(std::move(observer))) {}
+  /// Copies the observer that `other` holds, with everything it has seen.
+  any_observer(const any_observer& other) : self_(other.self_->clone()) {}
+  /// Takes over the observer of the other object without copying it.
+  any_observer(any_observer&&) noexcept = default;
+  /// Replaces the observer by a copy of the one that `other` holds.
+  any_observer& operator=(const any_observer& other) {
+    self_ = other.self_->clone();
+    return *this;
+  }
+  /// Replaces the observer by the one of the other object, without copying it.
+  any_observer& operator=(any_observer&&) noexcept = default;
+  ~any_observer() = default;
+
+  /// Observes one batch. An observer that takes spans gets the values in row-major order. Throws
+  /// what the observer throws, usually invalid_argument for null data.
+  void observe(tensor_view<const float> x) { self_->observe(x); }
+  /// Observes one batch of values without a shape: a view of rank 1.
+  void observe(std::span<const float> x) {
+    const std::size_t shape[] = {x.size()};
+    self_->observe(tensor_view<const float>(x.data(), shape));
+  }
+  /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
+  /// float.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<const T> x) {
+    const std::vector<float> values = detail::floats_of(x);
+    observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
+  }
+
+  /// How many passes over the data the observer needs: 1 or 2.
+  [[nodiscard]] std::size_t phases() const { return self_->phases(); }
+  /// Announces that pass `phase` over the data begins. The call is optional for phase 0. Throws
+  /// invalid_argument if phase >= phases(), and what the observer throws, for example if the first
+  /// pass has seen nothing.
+  void begin_phase(std::size_t phase) {
+    require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase, " of ",
+            phases());
+    self_->begin_phase(phase);
+  }
+  /// Afterwards this observer is in the state it would have if it had also seen everything that
+  /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
+  /// unsupported if the type has no merge().
+  void merge(const any_observer& other) { self_->merge(*other.self_); }
+  /// Whether merge() gives the same state for any order of merges. False also if the type has no
+  /// merge().
+  [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
+  /// Whether the type has append(): its state can be put together from batches, in their order.
+  [[nodiscard]] bool appends() const { return self_->appends(); }
+  /// Whether the type has follow(): its state needs the extents of all batches before the batches.
+  [[nodiscard]] bool follows() const { return self_->follows(); }
+  /// Afterwards this observer is in the state it would have if the one batch that `later` has seen
+  /// had come after its own. Throws invalid_argument if `later` holds another type of observer,
+  /// unsupported if the type has no append().
+  void append(const any_observer& later) { self_->append(*later.self_); }
+  /// Takes note of a batch that another observer counts. Throws unsupported if the type has no
+  /// follow().
+  void follow(const batch_extent& batch) { self_->follow(batch); }
+  /// Scale and zero point for everything observed so far, with the evidence for them. Throws
+  /// invalid_argument if nothing, a NaN or an infinity was observed, and what the observer throws
+  /// for the scheme. If the observer returns quant_params only, the evidence holds its range and
+  /// count where it reports them.
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    return self_->finalize(scheme);
+  }
+
+  /// The observer's state as bytes, in the envelope of byte_format.hpp (little-endian, version,
+  /// checksum). Throws unsupported if the observer has no write().
+  [[nodiscard]] std::vector<std::byte> save() const {
+    detail::byte_writer out(format);
+    write(out);
+    return std::move(out).finish();
+  }
+  /// Replaces the state by one that save() returned for an observer of the same type. Throws
+  /// bad_file if the bytes are damaged, unsupported if the layout's version is unknown or the
+  /// observer has no read(). If it throws, the state is unchanged.
+  void load(std::span<const std::byte> bytes) {
+    any_observer next = *this;
+    detail::byte_reader in(bytes, format, "any_observer::load");
+    next.read(in);
+    in.require_end();
+    *this = std::move(next);
+  }
+
+  /// Appends the state, without the envelope of save(), to something larger.
+  void write(detail::byte_writer& out) const { self_->write(out); }
+  /// Replaces the state by one that write() appended. Throws bad_file for bytes that do not fit.
+  void read(detail::byte_reader& in) { self_->read(in); }
+
+  /// The observer inside if its type is Observer, else null. Valid until this object is assigned to
+  /// or destroyed.
+  template <observer_type Observer>
+  [[nodiscard]] const Observer* target() const noexcept {
+    const bool is_held = self_->kind() == &kind_of<Observer>;
+    return is_held ? &static_cast<const holder<Observer>*>(self_.get())->observer : nullptr;
+  }
+
+ private:
+  static constexpr detail::byte_format format{"detentob", 1};
+
+  /// The address of this variable identifies the type Observer, without run-time type information.
+  template <class Observer>
+  static inline char kind_of = 0;
+
+  struct base {
+    base() = default;
+    base(const base&) = default;
+    base& operator=(const base&) = delete;
+    virtual ~base() = default;
+    [[nodiscard]] virtual const char* kind() const noexcept = 0;
+    [[nodiscard]] virtual std::unique_ptr<base> clone() const = 0;
+    virtual void observe(tensor_view<const float> x) = 0;
+    [[nodiscard]] virtual std::size_t phases() const = 0;
+    virtual void begin_phase(std::size_t phase) = 0;
+    virtual void merge(const base& other) = 0;
+    [[nodiscard]] virtual bool merges_in_any_order() const = 0;
+    [[nodiscard]] virtual bool appends() const noexcept = 0;
+    [[nodiscard]] virtual bool follows() const noexcept = 0;
+    virtual void append(const base& later) = 0;
+    virtual void follow(const batch_extent& batch) = 0;
+    [[nodiscard]] virtual scale_solution finalize(quant_scheme scheme) const = 0;
+    virtual void write(detail::byte_writer& out) const = 0;
+    virtual void read(detail::byte_reader& in) = 0;
+  };
+
+  template <class Observer>
+  struct holder final : base {
+    explicit holder(Observer o) : observer(std::move(o)) {}
+
+    [[nodiscard]] const char* kind() const noexcept override { return &kind_of<Observer>; }
+    [[nodiscard]] std::unique_ptr<base> clone() const override {
+      return std::make_unique<holder>(observer);
+    }
+    void observe(tensor_view<const float> x) override {
+      if constexpr (requires { observer.observe(x); }) {
+        observer.observe(x);
+      } else if (x.rank == 0 || x.size() == 0 || is_dense(x)) {
+        observer.observe(std::span<const float>(x.data, x.size()));
+      } else {
+        const std::vector<float> values = detail::floats_of(x);
+        observer.observe(std::span<const float>(values));
+      }
+    }
+    [[nodiscard]] std::size_t phases() const override {
+      if constexpr (requires { observer.phases(); }) {
+        return observer.phases();
+      }
+      return 1;
+    }
+    void begin_phase(std::size_t phase) override {
+      if constexpr (requires { observer.begin_phase(phase); }) {
+        observer.begin_phase(phase);
+      }
+    }
+    [[nodiscard]] bool merges_in_any_order() const override {
+      if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
+        return observer.merges_in_any_order();
+      }
+      return requires(Observer o) { o.merge(o); };
+    }
+    [[nodiscard]] bool appends() const noexcept override {
+      return requires(Observer o) { o.append(o); };
+    }
+    [[nodiscard]] bool follows() const noexcept override {
+      return requires(Observer o, batch_extent e) { o.follow(e); };
+    }
+    void append(const base& later) override {
+      require(later.kind() == kind(), error_kind::invalid_argument,
+              "any_observer: appending an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&later);
+      if constexpr (requires { observer.append(same->observer); }) {
+        observer.append(same->observer);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not append");
+      }
+    }
+    void follow([[maybe_unused]] const batch_extent& batch) override {
+      if constexpr (requires { observer.follow(batch); }) {
+        observer.follow(batch);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not follow");
+      }
+    }
+    void merge(const base& other) override {
+      require(other.kind() == kind(), error_kind::invalid_argument,
+              "any_observer: merging an observer of another kind");
+      [[maybe_unused]] const auto* same = static_cast<const holder*>(&other);
+      if constexpr (requires { observer.merge(same->observer); }) {
+        observer.merge(same->observer);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer does not merge");
+      }
+    }
+    [[nodiscard]] scale_solution finalize(quant_scheme scheme) const override {
+      if constexpr (std::same_as<decltype(observer.finalize(scheme)), scale_solution>) {
+        return observer.finalize(scheme);
+      } else {
+        scale_solution s;
+        s.params = observer.finalize(scheme);
+        if constexpr (requires { value_range(observer.range()); }) {
+          const value_range r = observer.range();
+          s.evidence.lower = r.lower;
+          s.evidence.upper = r.upper;
+        }
+        if constexpr (requires { std::uint64_t{observer.count()}; }) {
+          s.evidence.count = observer.count();
+        }
+        return s;
+      }
+    }
+    void write(detail::byte_writer& out) const override {
+      if constexpr (requires { observer.write(out); }) {
+        observer.write(out);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be saved");
+      }
+    }
+    void read(detail::byte_reader& in) override {
+      if constexpr (requires { observer.read(in); }) {
+        observer.read(in);
+      } else {
+        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be loaded");
+      }
+    }
+
+    static bool is_dense(tensor_view<const float> x) noexcept {
+      std::ptrdiff_t stride = 1;
+      for (std::size_t i = x.rank; i-- > 0;) {
+        if (x.shape[i] != 1 && x.strides[i] != stride) {
+          return false;
+        }
+        stride *= static_cast<std::ptrdiff_t>(x.shape[i]);
+      }
+      return true;
+    }
+
+    Observer observer;
+  };
+
+  std::unique_ptr<base> self_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_OBSERVER_HPP
+// ---- detent/observers/tools/parity.hpp ----
+// The room observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
+// Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
+// same scales as such a tool. Headers here may include observers/ and what that room may include.
+//
+// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, and
+// the order of phases.
+#ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
+#define DETENT_OBSERVERS_TOOLS_PARITY_HPP
+
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
-// ---- detent/solvers/estimates.hpp ----
-// Scale solvers that are faster than exact_mse(), or that other tools use: from the range, from a
-// grid of ranges, or from a model of the distribution.
+DETENT_NAMESPACE_BEGIN
+
+/// What an observer does where the tool that it reproduces has a bug. Each observer that offers the
+/// choice documents what `fixed` changes.
+enum class parity : std::uint8_t {
+  as_published,  ///< returns what the tool returns
+  fixed,         ///< returns what the tool would return without the bug
+};
+
+namespace detail {
+
+/// The check of begin_phase(). Phase 0 has begun when an observer is made. Beginning it again is
+/// allowed as long as nothing was observed, so that a loop over all phases can begin each of them.
+inline void require_next_phase(std::size_t phase, std::size_t current, std::size_t phases,
+                               bool observed, const char* where) {
+  const bool is_first = phase == 0 && current == 0 && !observed;
+  require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
+          ": phase ", phase, " of ", phases, " can't begin in phase ", current,
+          observed ? "" : ", in which nothing was observed");
+}
+
+/// Adds a batch to `all`, and returns an observer that has seen this batch alone. Throws
+/// invalid_argument for null data.
+inline min_max_observer observe_batch(min_max_observer& all, std::span<const float> x,
+                                      const char* where) {
+  require(x.empty() || x.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with size ", x.size());
+  min_max_observer batch;
+  batch.observe(x);
+  all.merge(batch);
+  return batch;
+}
+
+inline void require_averaging_constant(float constant, const char* where,
+                                       error_kind kind = error_kind::invalid_argument) {
+  require(constant >= 0.0F && constant <= 1.0F, kind, where, ": averaging constant ", constant,
+          " is not in 0..1");
+}
+
+/// average + constant * (x - average), every operation rounded to float.
+[[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
+  return average + rounded_product(constant, x - average);
+}
+/// moving_average() of both ends.
+[[nodiscard]] inline value_range moving_average(value_range average, value_range x,
+                                                float constant) noexcept {
+  return {moving_average(average.lower, x.lower, constant),
+          moving_average(average.upper, x.upper, constant)};
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_TOOLS_PARITY_HPP
+// ---- detent/solvers/lp_norm.hpp ----
+// A scale solver: the scale and zero point with the least L^p error, with a lower bound that shows
+// how good they are.
 //
-// All of them choose a clip value: the range seen, cut to [-clip, clip], gives scale and zero point
-// by the canonical rule (params_from_range). If all values have one sign and the scheme is
-// asymmetric, the grid's levels all lie on that side.
-#ifndef DETENT_SOLVERS_ESTIMATES_HPP
-#define DETENT_SOLVERS_ESTIMATES_HPP
+// The exponent p = 1 weighs all deviations alike, p = 2 is the squared error, and the larger p is,
+// the less is clipped. For p = 2 there is a closed form, exact_mse(); for other p the best scale is
+// found by branch and bound (lp_search.hpp).
+#ifndef DETENT_SOLVERS_LP_NORM_HPP
+#define DETENT_SOLVERS_LP_NORM_HPP
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <span>
+#include <utility>
+#include <vector>
 
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// The canonical parameters for the range seen, cut to [-clip, clip].
-[[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
-                                                 quant_scheme scheme) {
-  return params_from_range(clipped(d.range(), static_cast<float>(clip)), scheme);
-}
-
-[[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,
-                                                     quant_scheme scheme, std::string_view method) {
-  scale_solution s;
-  s.params = clipped_params(d, clip, scheme);
-  s.evidence = evidence_of(d, method, s.params, scheme.levels);
-  return s;
-}
-
-/// How many levels the magnitudes up to the clip value are divided into: those of one side of the
-/// grid, or all levels if the scheme is asymmetric and all values have one sign.
-[[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
-  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
-}
-
-/// The sum of the weights and the weighted sum of the magnitudes beyond a bound.
-struct tail {
-  double weight;
-  double sum;
-};
-[[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
-  const auto of = [&](const distribution_side& side) {
-    // Values equal to the bound are not beyond it.
-    const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
-    return tail{static_cast<double>(side.weight_above[first]),
-                side.sum_above[first].to_double() * d.unit()};
-  };
-  tail t{0.0, 0.0};
-  for (const distribution_side* side : {&d.negative(), &d.positive()}) {
-    if (side->size() != 0) {
-      const tail one = of(*side);
-      t = {t.weight + one.weight, t.sum + one.sum};
-    }
-  }
-  return t;
-}
-
-}  // namespace detail
-
-/// The parameters for the whole range: nothing is clipped. Throws invalid_argument where
-/// params_from_range() does. Thread-safe.
-[[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
-  return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
-}
-
-/// Options of grid_mse().
-struct grid_mse_options {
-  std::size_t steps = 100;  ///< number of candidates
-  /// The smallest candidate, as a share of the largest magnitude; in (0, 1].
-  double lowest = 0.01;
-};
-
-/// The clip value of least squared error among `steps` candidates, equally spaced from `lowest` to
-/// 1 times the largest magnitude. Of equally good ones the larger wins. Throws invalid_argument if
-/// there are no steps, if `lowest` is not in (0, 1], or where params_from_range() does.
-/// Thread-safe.
-[[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
-                                             grid_mse_options options = {}) {
-  require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
-  require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
-          "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
-  scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
-  for (std::size_t i = 1; i < options.steps; ++i) {
-    const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
-    const double clip =
-        d.magnitude() * (1.0 - detail::rounded_product(1.0 - options.lowest, share));
-    const quant_params p = detail::clipped_params(d, clip, scheme);
-    const double error =
-        detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
-    if (error < best.evidence.objective) {
-      best.params = p;
-      best.evidence.objective = error;
-    }
-  }
-  best.evidence = detail::evidence_of(d, "grid_mse", best.params, scheme.levels);
-  return best;
-}
-
-/// OCTAV: finds the clip value a that minimizes
-///
-///     a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
-///
-/// with n levels up to a, by iterating
-///
-///     a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2) + P(|x| > a))
-///
-/// from the mean magnitude on, for up to 100 steps or until a repeats. The minimum is that of a
-/// model in which the noise is uniform in each step; exact_mse() is never worse. Throws
-/// invalid_argument where params_from_range() does. Thread-safe.
-///
-/// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
-/// quantization-aware training", ICML 2022, whose n is a power of two.
-[[nodiscard]] inline scale_solution octav(const distribution& d, quant_scheme scheme) {
-  const double n = detail::levels_to_clip(d, scheme);
-  const double noise = 1.0 / (12.0 * n * n);
-  const detail::tail all = detail::tail_of(d, 0.0);
-  double clip = all.weight > 0.0 ? all.sum / all.weight : 0.0;
-  for (int i = 0; i < 100 && clip > 0.0; ++i) {
-    const detail::tail beyond = detail::tail_of(d, clip);
-    const double inside = all.weight - beyond.weight;
-    const double next = (std::min)(
-        d.magnitude(), beyond.sum / (beyond.weight + detail::rounded_product(inside, noise)));
-    if (!(next > 0.0) || next == clip) {
-      break;
-    }
-    clip = next;
-  }
-  return detail::clipped_solution(d, clip, scheme, "octav");
-}
-
-/// The distribution that aciq() assumes.
-enum class aciq_model : std::uint8_t {
-  /// The one of the two whose ratio of mean magnitude to standard deviation is nearer to that of
-  /// the values.
-  best,
-  laplace,  ///< Laplace, density exp(-|x| / b) / (2 b)
-  gauss,    ///< normal with mean 0
-};
-
-/// ACIQ: finds the clip value a that is best for a model of the values, with n levels up to a:
-///
-///     laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
-///     gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
-///              s = sqrt(mean x^2)
-///
-/// If all values have one sign, zeros do not count: the values are then taken for one half of a
-/// symmetric distribution whose other half an activation has cut off. The transcendental functions
-/// are those of the C++ library, whose last bits may differ between implementations. Throws
-/// invalid_argument where params_from_range() does. Thread-safe.
-///
-/// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
-/// for rapid-deployment", NeurIPS 2019, with the levels of the grid in place of powers of two.
-[[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
-                                         aciq_model model = aciq_model::best) {
-  const detail::tail all = detail::tail_of(d, 0.0);
-  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  const double weight = one_sided ? all.weight : static_cast<double>(d.weight());
-  if (!(all.sum > 0.0)) {
-    return detail::clipped_solution(d, d.magnitude(), scheme, "aciq");
-  }
-  const double n = detail::levels_to_clip(d, scheme);
-  const double mean = all.sum / weight;
-  const double deviation = std::sqrt(d.square_sum() / weight);
-  if (model == aciq_model::best) {
-    constexpr double of_laplace = 0.70710678118654752;  // 1 / sqrt(2)
-    constexpr double of_gauss = 0.79788456080286536;    // sqrt(2 / pi)
-    model =
-        mean / deviation > (of_laplace + of_gauss) / 2.0 ? aciq_model::gauss : aciq_model::laplace;
-  }
-  double clip = 0.0;
-  if (model == aciq_model::laplace) {
-    // Newton's method for w + log w = log(12 n^2), which is concave: from below it rises to the
-    // root.
-    const double target = std::log(12.0 * n * n);
-    double w = 1.0;
-    for (int i = 0; i < 50; ++i) {
-      w += (target - w - std::log(w)) * w / (w + 1.0);
-    }
-    clip = mean * w;
-  } else {
-    // The function rises through its only root; bisection finds it to the last bits.
-    const auto slope = [n](double a) {
-      return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
-             a / (12.0 * n * n);
-    };
-    double low = 0.0;
-    double high = 40.0;
-    for (int i = 0; i < 100; ++i) {
-      const double middle = 0.5 * (low + high);
-      (slope(middle) < 0.0 ? low : high) = middle;
-    }
-    clip = deviation * 0.5 * (low + high);
-  }
-  return detail::clipped_solution(d, (std::min)(clip, d.magnitude()), scheme, "aciq");
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_ESTIMATES_HPP
 // ---- detent/solvers/exact_mse.hpp ----
 // A scale solver: the scale and zero point with the least squared error that exists, together with
 // a proof.
@@ -35983,7 +36401,7 @@ class assignment_search {
     std::size_t first = parts_;
     std::size_t last = 0;
     level_caps caps{0, 0};
-    first_of_part_.assign(parts_ + 1, 0);
+    first_of_part_.assign(parts_ + 2, 0);
     for (const live_part& p : parts) {
       const level_caps own = tasks_[p.task].caps;
       caps = {(std::max)(caps.negative, own.negative), (std::max)(caps.positive, own.positive)};
@@ -36014,17 +36432,18 @@ class assignment_search {
             }
           }
         });
+    // A counting sort. While steps move, first_of_part_[i + 1] is the place of the next one of part
+    // i; afterwards it is where part i ends, and part i + 1 begins.
     std::fill(first_of_part_.begin(), first_of_part_.end(), 0);
     for (const step& s : steps) {
-      ++first_of_part_[s.part + 1];
+      ++first_of_part_[s.part + 2];
     }
-    for (std::size_t i = 0; i < parts_; ++i) {
-      first_of_part_[i + 1] += first_of_part_[i];
+    for (std::size_t i = 1; i < first_of_part_.size(); ++i) {
+      first_of_part_[i] += first_of_part_[i - 1];
     }
-    std::vector<std::size_t> next = first_of_part_;
     steps_.resize(steps.size());
     for (const step& s : steps) {
-      steps_[next[s.part]++] = s;
+      steps_[first_of_part_[s.part + 1]++] = s;
     }
   }
 
@@ -36296,820 +36715,6 @@ inline void require_searchable_grid(quant_scheme scheme, const char* where) {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_EXACT_MSE_HPP
-// ---- detent/solvers/kl.hpp ----
-// A scale solver: the clip value whose quantized distribution has the least Kullback-Leibler
-// divergence from the original, among all candidates that a histogram offers.
-#ifndef DETENT_SOLVERS_KL_HPP
-#define DETENT_SOLVERS_KL_HPP
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
-// ---- detent/kernels/definitions/exponentials.hpp ----
-// The table of the family of exponentials.
-#ifndef DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
-#define DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
-
-// ---- detent/kernels/exponentials.hpp ----
-// The family of exponentials: e^x, logarithms and functions made of e^x, of doubles, for solvers
-// and operators.
-#ifndef DETENT_KERNELS_EXPONENTIALS_HPP
-#define DETENT_KERNELS_EXPONENTIALS_HPP
-
-#include <cstddef>
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-
-/// The kernels of exponentials. Each replaces n values in place by what the function of
-/// base/elementary_functions.hpp makes of them, to the bit.
-struct exponential_kernels {
-  void (*exp)(double* x, std::size_t n) noexcept;       ///< detail::portable_exp().
-  void (*log)(double* x, std::size_t n) noexcept;       ///< detail::portable_log().
-  void (*erf)(double* x, std::size_t n) noexcept;       ///< detail::portable_erf().
-  void (*tanh)(double* x, std::size_t n) noexcept;      ///< detail::portable_tanh().
-  void (*logistic)(double* x, std::size_t n) noexcept;  ///< detail::portable_logistic().
-
-  /// The kernels of a target; null if they are not compiled in. Thread-safe.
-  [[nodiscard]] static const exponential_kernels* of(target t) noexcept;
-};
-
-DETENT_KERNELS_NAMESPACE_END
-
-#endif  // DETENT_KERNELS_EXPONENTIALS_HPP
-
-#if DETENT_DEFINES_KERNELS
-
-// ---- detent/kernels/portable/exponentials.hpp ----
-// Exponentials and their relatives in plain C++.
-#ifndef DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
-#define DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
-
-#include <cstddef>
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace portable {
-
-template <double (*Function)(double) noexcept>
-void replace(double* x, std::size_t n) noexcept {
-  for (std::size_t i = 0; i < n; ++i) {
-    x[i] = Function(x[i]);
-  }
-}
-
-DETENT_DECL void exp(double* x, std::size_t n) noexcept { replace<detail::portable_exp>(x, n); }
-DETENT_DECL void log(double* x, std::size_t n) noexcept { replace<detail::portable_log>(x, n); }
-DETENT_DECL void erf(double* x, std::size_t n) noexcept { replace<detail::portable_erf>(x, n); }
-DETENT_DECL void tanh(double* x, std::size_t n) noexcept { replace<detail::portable_tanh>(x, n); }
-DETENT_DECL void logistic(double* x, std::size_t n) noexcept {
-  replace<detail::portable_logistic>(x, n);
-}
-
-}  // namespace portable
-DETENT_KERNELS_NAMESPACE_END
-
-#endif  // DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
-#if DETENT_WITH_HIGHWAY
-// ---- detent/kernels/vector/exponentials-inl.hpp ----
-// Exponentials and their relatives, step by step what base/elementary_functions.hpp does.
-
-#ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
-#define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-
-#define DETENT_KERNELS_TEXT
-// ---- detent/kernels/vector/for_each_target-inl.hpp ----
-// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
-// this layout:
-//
-//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
-//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
-//   ... #includes: all that the text needs ...
-//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
-//   #include <detent/kernels/vector/for_each_target-inl.hpp>
-//   #endif
-//   #ifdef DETENT_KERNELS_TEXT
-//   ... the text, in namespace HWY_NAMESPACE ...
-//   #include <detent/kernels/vector/end_text-inl.hpp>
-//   #endif
-//
-// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
-// target except the last one; then the first inclusion continues with the text for the last target.
-// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
-// shows the text for the last target.
-//
-// Integer kernels include for_each_pass-inl.hpp instead of this file.
-
-#ifdef DETENT_KERNELS_LAST_TEXT
-#error "detent: kernels are included in the middle of the text of others"
-#endif
-
-#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
-#undef HWY_TARGET
-#define HWY_TARGET HWY_AVX2
-#include <hwy/ops/set_macros-inl.h>
-#ifdef DETENT_KERNELS_TEXT
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-
-using long_tag = hn::RebindToSigned<double_tag>;
-
-/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
-inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
-
-/// detail::polynomial().
-template <std::size_t N>
-HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
-  const double_tag dd;
-  auto sum = hn::Set(dd, coefficients[0]);
-  for (std::size_t k = 1; k < N; ++k) {
-    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
-  }
-  return sum;
-}
-
-HWY_INLINE double_vector exp_of(double_vector x) noexcept {
-  const double_tag dd;
-  const long_tag di;
-  const auto largest = hn::Set(dd, detail::largest_exponent);
-  const auto least = hn::Set(dd, detail::least_exponent);
-  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
-  const auto inside = hn::IfThenElseZero(is_inside, x);
-  const auto bias = hn::Set(dd, detail::rounding_bias);
-  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
-  const auto n = hn::Sub(biased, bias);
-  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
-  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
-  const auto sum = polynomial(detail::exp_series, r);
-  const auto exponent =
-      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
-  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
-  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
-  // What is neither inside, too large nor too small is NaN.
-  const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
-  return hn::IfThenElse(is_inside, result, outside);
-}
-
-HWY_INLINE double_vector log_of(double_vector x) noexcept {
-  const double_tag dd;
-  const long_tag di;
-  const auto bits = hn::BitCast(di, x);
-  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
-  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
-  // The exponent as a double, by its bits. Signs are 0.
-  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
-  const auto one = hn::Set(dd, 1.0);
-  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
-  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
-  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
-  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
-  const auto square = product(f, f);
-  auto series = hn::Zero(dd);
-  for (int k = 23; k >= 3; k -= 2) {
-    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
-  }
-  const auto twice = hn::Add(f, f);
-  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
-  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
-  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
-}
-
-HWY_INLINE double_vector erf_of(double_vector x) noexcept {
-  const double_tag dd;
-  const auto one = hn::Set(dd, 1.0);
-  const auto two = hn::Set(dd, 2.0);
-  const auto distance = hn::Abs(x);
-  const auto end = hn::Set(dd, detail::erf_is_one);
-  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
-  const auto square = product(m, m);
-  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
-  const auto rest =
-      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
-  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
-  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
-  return hn::IfThenElse(hn::Eq(x, x), result, x);
-}
-
-HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
-  const double_tag dd;
-  const auto one = hn::Set(dd, 1.0);
-  const auto m = hn::Abs(x);
-  const auto square = product(m, m);
-  const auto near_zero =
-      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
-  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
-  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
-  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
-}
-
-HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
-  const auto one = hn::Set(double_tag{}, 1.0);
-  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
-}
-
-/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
-/// divisions.
-template <class Function>
-HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
-  const double_tag dd;
-  const std::size_t lane_count = hn::Lanes(dd);
-  std::size_t i = 0;
-  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
-    const auto first = function(hn::LoadU(dd, x + i));
-    const auto second = function(hn::LoadU(dd, x + i + lane_count));
-    hn::StoreU(first, dd, x + i);
-    hn::StoreU(second, dd, x + i + lane_count);
-  }
-  for (; i < n; i += lane_count) {
-    const std::size_t count = n - i < lane_count ? n - i : lane_count;
-    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
-  }
-}
-
-inline void exp(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
-}
-inline void log(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
-}
-inline void erf(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
-}
-inline void tanh(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
-}
-inline void logistic(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-
-// ---- detent/kernels/vector/end_text-inl.hpp ----
-// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
-// for_each_target-inl.hpp.
-
-#ifdef DETENT_KERNELS_LAST_TEXT
-#undef DETENT_KERNELS_LAST_TEXT
-#undef DETENT_KERNELS_TEXT
-// ---- detent/kernels/vector/end_pass-inl.hpp ----
-// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
-
-#undef DETENT_PASS_NAMESPACE
-#undef DETENT_PASS_ATTRIBUTES
-#undef DETENT_PASS_PAIRS
-#undef DETENT_PASS_ASSEMBLY
-#endif
-#endif  // DETENT_KERNELS_TEXT
-#endif
-
-#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
-#undef HWY_TARGET
-#define HWY_TARGET HWY_AVX3
-#include <hwy/ops/set_macros-inl.h>
-#define DETENT_KERNELS_LAST_TEXT
-#else
-#undef DETENT_KERNELS_TEXT
-#endif
-#endif
-
-#ifdef DETENT_KERNELS_TEXT
-
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
-DETENT_KERNELS_NAMESPACE_BEGIN
-namespace HWY_NAMESPACE {
-
-using long_tag = hn::RebindToSigned<double_tag>;
-
-/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
-inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
-
-/// detail::polynomial().
-template <std::size_t N>
-HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
-  const double_tag dd;
-  auto sum = hn::Set(dd, coefficients[0]);
-  for (std::size_t k = 1; k < N; ++k) {
-    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
-  }
-  return sum;
-}
-
-HWY_INLINE double_vector exp_of(double_vector x) noexcept {
-  const double_tag dd;
-  const long_tag di;
-  const auto largest = hn::Set(dd, detail::largest_exponent);
-  const auto least = hn::Set(dd, detail::least_exponent);
-  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
-  const auto inside = hn::IfThenElseZero(is_inside, x);
-  const auto bias = hn::Set(dd, detail::rounding_bias);
-  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
-  const auto n = hn::Sub(biased, bias);
-  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
-  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
-  const auto sum = polynomial(detail::exp_series, r);
-  const auto exponent =
-      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
-  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
-  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
-  // What is neither inside, too large nor too small is NaN.
-  const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
-  return hn::IfThenElse(is_inside, result, outside);
-}
-
-HWY_INLINE double_vector log_of(double_vector x) noexcept {
-  const double_tag dd;
-  const long_tag di;
-  const auto bits = hn::BitCast(di, x);
-  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
-  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
-  // The exponent as a double, by its bits. Signs are 0.
-  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
-  const auto one = hn::Set(dd, 1.0);
-  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
-  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
-  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
-  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
-  const auto square = product(f, f);
-  auto series = hn::Zero(dd);
-  for (int k = 23; k >= 3; k -= 2) {
-    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
-  }
-  const auto twice = hn::Add(f, f);
-  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
-  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
-  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
-}
-
-HWY_INLINE double_vector erf_of(double_vector x) noexcept {
-  const double_tag dd;
-  const auto one = hn::Set(dd, 1.0);
-  const auto two = hn::Set(dd, 2.0);
-  const auto distance = hn::Abs(x);
-  const auto end = hn::Set(dd, detail::erf_is_one);
-  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
-  const auto square = product(m, m);
-  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
-  const auto rest =
-      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
-  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
-  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
-  return hn::IfThenElse(hn::Eq(x, x), result, x);
-}
-
-HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
-  const double_tag dd;
-  const auto one = hn::Set(dd, 1.0);
-  const auto m = hn::Abs(x);
-  const auto square = product(m, m);
-  const auto near_zero =
-      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
-  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
-  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
-  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
-}
-
-HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
-  const auto one = hn::Set(double_tag{}, 1.0);
-  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
-}
-
-/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
-/// divisions.
-template <class Function>
-HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
-  const double_tag dd;
-  const std::size_t lane_count = hn::Lanes(dd);
-  std::size_t i = 0;
-  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
-    const auto first = function(hn::LoadU(dd, x + i));
-    const auto second = function(hn::LoadU(dd, x + i + lane_count));
-    hn::StoreU(first, dd, x + i);
-    hn::StoreU(second, dd, x + i + lane_count);
-  }
-  for (; i < n; i += lane_count) {
-    const std::size_t count = n - i < lane_count ? n - i : lane_count;
-    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
-  }
-}
-
-inline void exp(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
-}
-inline void log(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
-}
-inline void erf(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
-}
-inline void tanh(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
-}
-inline void logistic(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
-}
-
-}  // namespace HWY_NAMESPACE
-DETENT_KERNELS_NAMESPACE_END
-HWY_POP_ATTRIBUTES
-
-// ---- detent/kernels/vector/end_text-inl.hpp ----
-// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
-// for_each_target-inl.hpp.
-
-#ifdef DETENT_KERNELS_LAST_TEXT
-#undef DETENT_KERNELS_LAST_TEXT
-#undef DETENT_KERNELS_TEXT
-// ---- detent/kernels/vector/end_pass-inl.hpp ----
-// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
-
-#undef DETENT_PASS_NAMESPACE
-#undef DETENT_PASS_ATTRIBUTES
-#undef DETENT_PASS_PAIRS
-#undef DETENT_PASS_ASSEMBLY
-#endif
-#endif  // DETENT_KERNELS_TEXT
-#endif
-
-DETENT_KERNELS_NAMESPACE_BEGIN
-
-DETENT_DECL const exponential_kernels* exponential_kernels::of(target t) noexcept {
-  switch (t) {
-#define DETENT_ROW(id, vectors, products, depthwise) \
-  case target::id: {                                 \
-    static constexpr exponential_kernels kernels = { \
-        .exp = &vectors::exp,                        \
-        .log = &vectors::log,                        \
-        .erf = &vectors::erf,                        \
-        .tanh = &vectors::tanh,                      \
-        .logistic = &vectors::logistic,              \
-    };                                               \
-    return &kernels;                                 \
-  }
-    DETENT_FOR_EACH_TARGET(DETENT_ROW)
-#undef DETENT_ROW
-    default:
-      return nullptr;
-  }
-}
-
-DETENT_KERNELS_NAMESPACE_END
-
-#endif  // DETENT_DEFINES_KERNELS
-#endif  // DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// The bins of one sign, joined where they are narrower than a given width, with sums over all
-/// smaller bins.
-struct divergence_side {
-  std::vector<double> centre;
-  std::vector<double> end;
-  std::vector<double> width;
-  std::vector<std::uint64_t> count;  // [i]: values in bins before i
-  std::vector<double> extent;        // [i]: widths of bins before i
-  std::vector<double> information;   // [i]: count * log(count / width) of bins before i
-
-  [[nodiscard]] std::size_t size() const noexcept { return centre.size(); }
-  [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
-    return count[i + 1] - count[i];
-  }
-
-  /// Adds a bin; bins come in ascending order. Bins whose centres round down to the same multiple
-  /// of `narrowest` become one.
-  void add(const value_bin& bin, double narrowest) {
-    const double w = bin.end() - static_cast<double>(bin.smallest);
-    const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
-    const double multiple = std::floor(c / narrowest);
-    if (size() == 0) {
-      count.push_back(0);
-    }
-    if (size() != 0 && multiple == last_multiple_) {
-      end.back() = bin.largest;
-      count.back() += bin.count;
-      return;
-    }
-    last_multiple_ = multiple;
-    centre.push_back(w < narrowest ? (multiple + 0.5) * narrowest : c);
-    width.push_back((std::max)(w, narrowest));
-    end.push_back(bin.largest);
-    count.push_back(count.back() + bin.count);
-  }
-  /// Fills in the sums of widths and information after the last add().
-  void finish() {
-    extent.assign(1, 0.0);
-    information.assign(1, 0.0);
-    std::vector<double> logs;
-    logs.reserve(size());
-    for (std::size_t i = 0; i < size(); ++i) {
-      logs.push_back(static_cast<double>(count_of(i)) / width[i]);
-    }
-    active<kernels::exponential_kernels>().log(logs.data(), logs.size());
-    for (std::size_t i = 0; i < size(); ++i) {
-      extent.push_back(extent.back() + width[i]);
-      information.push_back(information.back() +
-                            rounded_product(static_cast<double>(count_of(i)), logs[i]));
-    }
-  }
-  /// How many of the first `last` bins have their centre below `bound`; the first `first` are known
-  /// to.
-  [[nodiscard]] std::size_t below(double bound, std::size_t first,
-                                  std::size_t last) const noexcept {
-    return static_cast<std::size_t>(
-        std::lower_bound(centre.begin() + static_cast<std::ptrdiff_t>(first),
-                         centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
-        centre.begin());
-  }
-
- private:
-  double last_multiple_ = -1.0;
-};
-
-/// How many bins of the narrowest width kept span the reference magnitude.
-inline constexpr double divergence_bins = 2048.0;
-
-/// Searches the clip value of least divergence; kl() has the definition.
-class divergence_search {
- public:
-  divergence_search(std::span<const value_bin> bins, value_range range, quant_scheme scheme)
-      : range_(range), scheme_(scheme) {
-    // Symmetric schemes treat both signs alike.
-    const std::vector<value_bin> merged =
-        scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
-    const double largest = reference_magnitude(merged, range);
-    const double narrowest = largest / divergence_bins;
-    const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
-    const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
-    smallest_clip_ = (std::min)(levels / divergence_bins, 1.0) * largest;
-    for (const value_bin& bin : merged) {
-      if (!bin.negative && bin.smallest > 0.0F) {
-        sides_[1].add(bin, narrowest);
-      }
-    }
-    for (std::size_t i = merged.size(); i-- > 0;) {
-      if (merged[i].negative && merged[i].smallest > 0.0F) {
-        sides_[0].add(merged[i], narrowest);
-      }
-    }
-    for (divergence_side& side : sides_) {
-      side.finish();
-      total_ += side.size() == 0 ? 0 : side.count.back();
-    }
-  }
-
-  struct result {
-    double clip;
-    double divergence;
-  };
-  [[nodiscard]] result run() {
-    std::vector<double> candidates;
-    for (const divergence_side& side : sides_) {
-      candidates.insert(candidates.end(), side.end.begin(), side.end.end());
-    }
-    std::sort(candidates.begin(), candidates.end());
-    candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
-    result best{0.0, std::numeric_limits<double>::infinity()};
-    if (candidates.empty()) {
-      return {0.0, 0.0};
-    }
-    // From the largest down, so that of two equally good candidates the one that clips less wins.
-    // Below smallest_clip_, levels would be narrower than the bins, which then tell nothing.
-    for (std::size_t i = candidates.size(); i-- > 0;) {
-      if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
-        break;
-      }
-      const double divergence = of_clip(candidates[i], best.divergence);
-      if (divergence < best.divergence) {
-        best = {candidates[i], divergence};
-      }
-    }
-    return best;
-  }
-
- private:
-  /// The largest magnitude, halved as long as at most 1e-4 of the values that are not zero are
-  /// larger than the half: a few values far out do not decide how narrow the bins of all others
-  /// are.
-  [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
-                                                  value_range range) noexcept {
-    double largest = static_cast<double>((std::max)(-range.lower, range.upper));
-    std::uint64_t all = 0;
-    for (const value_bin& bin : bins) {
-      all += bin.largest > 0.0F ? bin.count : 0;
-    }
-    while (largest > 0.0) {
-      std::uint64_t beyond = 0;
-      for (const value_bin& bin : bins) {
-        beyond += static_cast<double>(bin.largest) > largest / 2.0 ? bin.count : 0;
-      }
-      if (beyond > all / 10000) {
-        break;
-      }
-      largest /= 2.0;
-    }
-    return largest;
-  }
-
-  /// How many bins of a side end at or below a clip value.
-  [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
-    return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
-                                    side.end.begin());
-  }
-
-  /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
-  [[nodiscard]] double of_clip(double clip, double limit) {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
-    const double upper = (std::min)(clip, static_cast<double>(range_.upper));
-    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
-    const double bottom = (std::min)(lower, 0.0);
-    const double top = (std::max)(upper, 0.0);
-    const double scale =
-        scheme_.symmetric ? clip / std::floor(steps / 2.0) : (top - bottom) / steps;
-
-    std::size_t kept_count[2];
-    double kept = 0.0;
-    for (int s = 0; s < 2; ++s) {
-      const divergence_side& side = sides_[s];
-      kept_count[s] = kept_bins(side, clip);
-      kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
-    }
-    const double total = static_cast<double>(total_);
-    double sum = rounded_product(total, portable_log(kept / total));
-    // P adds the clipped values to the last bin of their side; Q does not have them.
-    for (int s = 0; s < 2; ++s) {
-      const divergence_side& side = sides_[s];
-      const double tail = side.size() == 0
-                              ? 0.0
-                              : static_cast<double>(side.count.back() - side.count[kept_count[s]]);
-      if (tail == 0.0) {
-        continue;
-      }
-      if (kept_count[s] == 0) {
-        return infinity;  // no bin is left to take the clipped values
-      }
-      const std::size_t last = kept_count[s] - 1;
-      const double level = std::floor(side.centre[last] / scale + 0.5);
-      const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
-      double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
-      double extent = side.extent[kept_count[s]] - side.extent[first];
-      const divergence_side& other = sides_[1 - s];
-      if (level == 0.0 && kept_count[1 - s] != 0) {  // level 0 has bins of both sides
-        const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
-        mass += static_cast<double>(other.count[shared]);
-        extent += other.extent[shared];
-      }
-      const double count = static_cast<double>(side.count_of(last));
-      const double with_tail = count + tail;
-      sum += rounded_product(with_tail, portable_log(with_tail)) -
-             rounded_product(count, portable_log(count));
-      sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
-      // The divergence of the coarser distribution with two events, the last bin and everything
-      // else, is a lower bound.
-      const double p = with_tail / total;
-      const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
-      const double rest =
-          p < 1.0 && q < 1.0 ? rounded_product(1.0 - p, portable_log((1.0 - p) / (1.0 - q))) : 0.0;
-      if (rounded_product(p, portable_log(p / q)) + rest > limit) {
-        return infinity;
-      }
-    }
-    // Level 0 holds bins of both sides.
-    std::size_t first[2];
-    double mass = 0.0;
-    double extent = 0.0;
-    for (int s = 0; s < 2; ++s) {
-      first[s] = sides_[s].below(0.5 * scale, 0, kept_count[s]);
-      if (first[s] != 0) {
-        mass += static_cast<double>(sides_[s].count[first[s]]);
-        extent += sides_[s].extent[first[s]];
-      }
-    }
-    sum -= mass > 0.0 ? rounded_product(mass, portable_log(mass / extent)) : 0.0;
-    for (int s = 0; s < 2; ++s) {
-      const divergence_side& side = sides_[s];
-      sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
-      masses_.clear();
-      logs_.clear();
-      for (double level = 1.0; first[s] < kept_count[s]; ++level) {
-        const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
-        if (next > first[s]) {
-          const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          masses_.push_back(m);
-          logs_.push_back(m / (side.extent[next] - side.extent[first[s]]));
-        }
-        first[s] = next;
-      }
-      active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
-      for (std::size_t i = 0; i < logs_.size(); ++i) {
-        sum -= rounded_product(masses_[i], logs_[i]);
-      }
-    }
-    return (std::max)(sum / total, 0.0);
-  }
-
-  value_range range_;
-  quant_scheme scheme_;
-  divergence_side sides_[2];  // negative, positive
-  double smallest_clip_ = 0.0;
-  std::uint64_t total_ = 0;
-  // Of the levels of one side: the counts, and the logarithms of counts / widths.
-  std::vector<double> masses_;
-  std::vector<double> logs_;
-};
-
-}  // namespace detail
-
-/// Finds the clip value T of least Kullback-Leibler divergence (in nats) between the distribution P
-/// of the values, clipped at T, and its quantized version Q. Candidates for T are the ends of all
-/// bins. With M the reference magnitude (the largest magnitude, halved as long as at most 1e-4 of
-/// the values that are not zero exceed the half):
-///
-///     bins   those of the histogram; where they are narrower than M / 2048, groups of that
-///            width, so that levels near zero do not have more bins than others
-///     scale  T / (levels on one side) for symmetric schemes, else
-///            (min(T, upper) - max(-T, lower)) / (qmax - qmin), the range including zero
-///     P      the counts of the bins up to T; those beyond are added to the last bin of their
-///            side
-///     Q      the counts of the bins up to T, shared out anew within each level: in proportion
-///            to the widths of the bins that are not empty and whose centre rounds to that level
-///
-/// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
-/// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
-/// largest magnitude do not count. Of all other candidates most are ruled out by a lower bound of
-/// their divergence.
-///
-/// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
-/// the given range. Throws invalid_argument if there are no bins or where params_from_range() does.
-/// Thread-safe.
-///
-/// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
-/// of one width.
-[[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
-                                       quant_scheme scheme) {
-  // Checks the range and the grid.
-  const quant_params whole = params_from_range(range, scheme);
-  require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
-  const detail::divergence_search::result best =
-      detail::divergence_search(bins, range, scheme).run();
-  const auto clip = static_cast<float>(best.clip);
-  scale_solution s;
-  // If all values are zero or count as zero, the whole range stays.
-  s.params = clip > 0.0F ? params_from_range(detail::clipped(range, clip), scheme) : whole;
-  s.evidence.method = "kl";
-  s.evidence.objective = best.divergence;
-  s.evidence.lower = range.lower;
-  s.evidence.upper = range.upper;
-  std::uint64_t clipped = 0;
-  for (const value_bin& bin : bins) {
-    s.evidence.count += bin.count;
-    clipped += clip > 0.0F && bin.largest > clip ? bin.count : 0;
-  }
-  s.evidence.clipped_fraction =
-      static_cast<double>(clipped) / static_cast<double>(s.evidence.count);
-  return s;
-}
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_SOLVERS_KL_HPP
-// ---- detent/solvers/lp_norm.hpp ----
-// A scale solver: the scale and zero point with the least L^p error, with a lower bound that shows
-// how good they are.
-//
-// The exponent p = 1 weighs all deviations alike, p = 2 is the squared error, and the larger p is,
-// the less is clipped. For p = 2 there is a closed form, exact_mse(); for other p the best scale is
-// found by branch and bound (lp_search.hpp).
-#ifndef DETENT_SOLVERS_LP_NORM_HPP
-#define DETENT_SOLVERS_LP_NORM_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
 // ---- detent/solvers/fixed_power.hpp ----
 // Raises many numbers to the same power, with the same bits on every machine, for a dozen
 // multiplications each.
@@ -37977,6 +37582,1175 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
+/// Options of make_observer(). A factory reads the members that concern its observer and ignores
+/// all others.
+struct observer_options {
+  /// The scheme that finalize() will be called with. Observers whose method depends on it take it
+  /// from here: `isotone`, `ppq.isotone`, `ppq.kl` and `ppq.mse` keep it, the `ort.` and `nncf.`
+  /// observers take its symmetry.
+  quant_scheme scheme = asymmetric<std::uint8_t>;
+  /// Share of the values inside the range, in percent, for `percentile`, `absolute_percentile`,
+  /// `inc.percentile` and `ort.percentile`. Without a value, the observer's own default applies.
+  std::optional<double> percentile = {};
+  /// Whether `percentile` and `absolute_percentile` make a second pass over the data, which finds
+  /// the exact order statistic (percentile_options::exact).
+  bool exact_percentile = false;
+  /// Weight of the newest batch for `moving_average`, in (0, 1].
+  double moving_constant = 0.01;
+  /// Exponent of the error for `lp`, in 1..8.
+  double p = lp_norm_options().p;
+  /// How many leading values of a row keep their order under `isotone`.
+  std::size_t top_k = 1;
+  /// Whether observers of other tools reproduce the bugs of the tool or repair them.
+  parity behaviour = parity::as_published;
+  /// How `absolute_percentile`, `aciq`, `grid_mse`, `kl`, `lp`, `mse`, `octav` and `percentile`
+  /// store their histograms. Sparse storage saves memory where there are many of them, as for
+  /// channels or for the activations of a model.
+  bin_storage storage = bin_storage::dense;
+};
+
+/// Makes a new observer from options. A factory may be called from several threads at once.
+using observer_factory = std::function<any_observer(const observer_options&)>;
+
+namespace detail {
+
+/// The name with ASCII capitals replaced by small letters. Other characters stay.
+inline std::string lower_case(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+}  // namespace detail
+
+/// A set of observer factories, found by name; ASCII letter case is ignored. A value: copy it to
+/// change it. Concurrent calls of const functions are safe.
+class observer_registry {
+ public:
+  /// Adds an observer. It replaces one of the same name. Throws invalid_argument if the name or the
+  /// factory is empty.
+  void add(std::string_view name, observer_factory factory) {
+    require(!name.empty() && factory, error_kind::invalid_argument,
+            "observer_registry::add: no name or no factory");
+    factories_.insert_or_assign(detail::lower_case(name), std::move(factory));
+  }
+  /// The factory of this name, or null. The pointer is valid until the registry ends; a later add()
+  /// of the same name changes what it points to.
+  [[nodiscard]] const observer_factory* find(std::string_view name) const {
+    const auto found = factories_.find(detail::lower_case(name));
+    return found == factories_.end() ? nullptr : &found->second;
+  }
+  /// All names, in lower case and sorted.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, factory] : factories_) {
+      all.push_back(name);
+    }
+    return all;
+  }
+
+ private:
+  std::map<std::string, observer_factory, std::less<>> factories_;
+};
+
+/// The registry of all observers that come with the library: its own, and those that reproduce
+/// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
+#if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
+[[nodiscard]] const observer_registry& default_observers();  // compiled once, with the graph floor
+#else
+[[nodiscard]] inline const observer_registry& default_observers();
+#endif
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVER_REGISTRY_REGISTRY_HPP
+// ---- detent/observers/constant.hpp ----
+// An observer that returns fixed parameters.
+#ifndef DETENT_OBSERVERS_CONSTANT_HPP
+#define DETENT_OBSERVERS_CONSTANT_HPP
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+
+/// Returns the parameters that it was made with, by default scale 1 and zero point 0. It looks at
+/// values only to report their number and range in the evidence. Not thread-safe: use one per
+/// thread, then merge().
+class constant_observer {
+ public:
+  /// Throws invalid_argument if the scale is not a positive finite number.
+  explicit constant_observer(quant_params params = {}) : params_(params) {
+    detail::require_scale(params.scale, "constant_observer");
+  }
+
+  /// Observes one batch, for the evidence only. Throws invalid_argument for null data with a size
+  /// that is not 0.
+  void observe(std::span<const float> x) { seen_.observe(x); }
+  /// Adds what `other` has seen to the evidence. Throws invalid_argument if it has other
+  /// parameters.
+  void merge(const constant_observer& other) {
+    require(params_ == other.params_, error_kind::invalid_argument,
+            "constant_observer: merging other parameters");
+    seen_.merge(other.seen_);
+  }
+  /// The fixed parameters. Throws invalid_argument if the zero point is outside the scheme's grid
+  /// or, for the evidence, if a NaN or an infinity was observed. It does not throw if nothing was
+  /// observed.
+  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    detail::require_zero_point(params_.zero_point, scheme.levels, "constant_observer");
+    scale_solution s;
+    s.params = params_;
+    s.evidence.method = "constant";
+    s.evidence.count = seen_.count();
+    if (seen_.count() > 0) {
+      s.evidence.lower = seen_.range().lower;
+      s.evidence.upper = seen_.range().upper;
+    }
+    return s;
+  }
+
+  /// Appends f32 scale, i32 zero point, and the state of a min_max_observer.
+  void write(detail::byte_writer& out) const {
+    out.put(params_.scale);
+    out.put(params_.zero_point);
+    seen_.write(out);
+  }
+  /// Replaces the parameters and the state by those that write() appended. Throws bad_file for an
+  /// impossible scale or range.
+  void read(detail::byte_reader& in) {
+    quant_params p;
+    p.scale = in.get<float>();
+    p.zero_point = in.get<std::int32_t>();
+    require(p.scale > 0.0F && p.scale <= std::numeric_limits<float>::max(), error_kind::bad_file,
+            "constant_observer: the scale ", p.scale, " is impossible");
+    constant_observer next(p);
+    next.seen_.read(in);
+    *this = next;
+  }
+
+ private:
+  quant_params params_;
+  min_max_observer seen_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_OBSERVERS_CONSTANT_HPP
+// ---- detent/observers/histogram_observers.hpp ----
+// Observers that collect a histogram and hand it to a scale solver at the end.
+#ifndef DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+#define DETENT_OBSERVERS_HISTOGRAM_OBSERVERS_HPP
+
+#include <span>
+
+// ---- detent/solvers/estimates.hpp ----
+// Scale solvers that are faster than exact_mse(), or that other tools use: from the range, from a
+// grid of ranges, or from a model of the distribution.
+//
+// All of them choose a clip value: the range seen, cut to [-clip, clip], gives scale and zero point
+// by the canonical rule (params_from_range). If all values have one sign and the scheme is
+// asymmetric, the grid's levels all lie on that side.
+#ifndef DETENT_SOLVERS_ESTIMATES_HPP
+#define DETENT_SOLVERS_ESTIMATES_HPP
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The canonical parameters for the range seen, cut to [-clip, clip].
+[[nodiscard]] inline quant_params clipped_params(const distribution& d, double clip,
+                                                 quant_scheme scheme) {
+  return params_from_range(clipped(d.range(), static_cast<float>(clip)), scheme);
+}
+
+[[nodiscard]] inline scale_solution clipped_solution(const distribution& d, double clip,
+                                                     quant_scheme scheme, std::string_view method) {
+  scale_solution s;
+  s.params = clipped_params(d, clip, scheme);
+  s.evidence = evidence_of(d, method, s.params, scheme.levels);
+  return s;
+}
+
+/// How many levels the magnitudes up to the clip value are divided into: those of one side of the
+/// grid, or all levels if the scheme is asymmetric and all values have one sign.
+[[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
+}
+
+/// The sum of the weights and the weighted sum of the magnitudes beyond a bound.
+struct tail {
+  double weight;
+  double sum;
+};
+[[nodiscard]] inline tail tail_of(const distribution& d, double bound) noexcept {
+  const auto of = [&](const distribution_side& side) {
+    // Values equal to the bound are not beyond it.
+    const std::size_t first = side.below(std::nextafter(bound, 2.0 * d.magnitude() + 1.0));
+    return tail{static_cast<double>(side.weight_above[first]),
+                side.sum_above[first].to_double() * d.unit()};
+  };
+  tail t{0.0, 0.0};
+  for (const distribution_side* side : {&d.negative(), &d.positive()}) {
+    if (side->size() != 0) {
+      const tail one = of(*side);
+      t = {t.weight + one.weight, t.sum + one.sum};
+    }
+  }
+  return t;
+}
+
+}  // namespace detail
+
+/// The parameters for the whole range: nothing is clipped. Throws invalid_argument where
+/// params_from_range() does. Thread-safe.
+[[nodiscard]] inline scale_solution absmax(const distribution& d, quant_scheme scheme) {
+  return detail::clipped_solution(d, d.magnitude(), scheme, "absmax");
+}
+
+/// Options of grid_mse().
+struct grid_mse_options {
+  std::size_t steps = 100;  ///< number of candidates
+  /// The smallest candidate, as a share of the largest magnitude; in (0, 1].
+  double lowest = 0.01;
+};
+
+/// The clip value of least squared error among `steps` candidates, equally spaced from `lowest` to
+/// 1 times the largest magnitude. Of equally good ones the larger wins. Throws invalid_argument if
+/// there are no steps, if `lowest` is not in (0, 1], or where params_from_range() does.
+/// Thread-safe.
+[[nodiscard]] inline scale_solution grid_mse(const distribution& d, quant_scheme scheme,
+                                             grid_mse_options options = {}) {
+  require(options.steps > 0, error_kind::invalid_argument, "grid_mse: 0 steps");
+  require(options.lowest > 0.0 && options.lowest <= 1.0, error_kind::invalid_argument,
+          "grid_mse: the lowest share ", options.lowest, " is not in (0, 1]");
+  scale_solution best = detail::clipped_solution(d, d.magnitude(), scheme, "grid_mse");
+  for (std::size_t i = 1; i < options.steps; ++i) {
+    const double share = static_cast<double>(i) / static_cast<double>(options.steps - 1);
+    const double clip =
+        d.magnitude() * (1.0 - detail::rounded_product(1.0 - options.lowest, share));
+    const quant_params p = detail::clipped_params(d, clip, scheme);
+    const double error =
+        detail::mean_squared_error(d, p.scale, detail::caps_of(scheme.levels, p.zero_point));
+    if (error < best.evidence.objective) {
+      best.params = p;
+      best.evidence.objective = error;
+    }
+  }
+  best.evidence = detail::evidence_of(d, "grid_mse", best.params, scheme.levels);
+  return best;
+}
+
+/// OCTAV: finds the clip value a that minimizes
+///
+///     a^2 / (12 n^2) * P(0 < |x| <= a) + E[(|x| - a)^2; |x| > a]
+///
+/// with n levels up to a, by iterating
+///
+///     a = E[|x|; |x| > a] / (P(0 < |x| <= a) / (12 n^2) + P(|x| > a))
+///
+/// from the mean magnitude on, for up to 100 steps or until a repeats. The minimum is that of a
+/// model in which the noise is uniform in each step; exact_mse() is never worse. Throws
+/// invalid_argument where params_from_range() does. Thread-safe.
+///
+/// Source: Sakr et al., "Optimal clipping and magnitude-aware differentiation for improved
+/// quantization-aware training", ICML 2022, whose n is a power of two.
+[[nodiscard]] inline scale_solution octav(const distribution& d, quant_scheme scheme) {
+  const double n = detail::levels_to_clip(d, scheme);
+  const double noise = 1.0 / (12.0 * n * n);
+  const detail::tail all = detail::tail_of(d, 0.0);
+  double clip = all.weight > 0.0 ? all.sum / all.weight : 0.0;
+  for (int i = 0; i < 100 && clip > 0.0; ++i) {
+    const detail::tail beyond = detail::tail_of(d, clip);
+    const double inside = all.weight - beyond.weight;
+    const double next = (std::min)(
+        d.magnitude(), beyond.sum / (beyond.weight + detail::rounded_product(inside, noise)));
+    if (!(next > 0.0) || next == clip) {
+      break;
+    }
+    clip = next;
+  }
+  return detail::clipped_solution(d, clip, scheme, "octav");
+}
+
+/// The distribution that aciq() assumes.
+enum class aciq_model : std::uint8_t {
+  /// The one of the two whose ratio of mean magnitude to standard deviation is nearer to that of
+  /// the values.
+  best,
+  laplace,  ///< Laplace, density exp(-|x| / b) / (2 b)
+  gauss,    ///< normal with mean 0
+};
+
+/// ACIQ: finds the clip value a that is best for a model of the values, with n levels up to a:
+///
+///     laplace  a / b * exp(a / b) = 12 n^2                        b = mean |x|
+///     gauss    a erfc(a / (s sqrt 2)) - s sqrt(2 / pi) exp(-a^2 / (2 s^2)) + a / (12 n^2) = 0
+///              s = sqrt(mean x^2)
+///
+/// If all values have one sign, zeros do not count: the values are then taken for one half of a
+/// symmetric distribution whose other half an activation has cut off. The transcendental functions
+/// are those of the C++ library, whose last bits may differ between implementations. Throws
+/// invalid_argument where params_from_range() does. Thread-safe.
+///
+/// Source: Banner, Nahshan and Soudry, "Post training 4-bit quantization of convolutional networks
+/// for rapid-deployment", NeurIPS 2019, with the levels of the grid in place of powers of two.
+[[nodiscard]] inline scale_solution aciq(const distribution& d, quant_scheme scheme,
+                                         aciq_model model = aciq_model::best) {
+  const detail::tail all = detail::tail_of(d, 0.0);
+  const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
+  const double weight = one_sided ? all.weight : static_cast<double>(d.weight());
+  if (!(all.sum > 0.0)) {
+    return detail::clipped_solution(d, d.magnitude(), scheme, "aciq");
+  }
+  const double n = detail::levels_to_clip(d, scheme);
+  const double mean = all.sum / weight;
+  const double deviation = std::sqrt(d.square_sum() / weight);
+  if (model == aciq_model::best) {
+    constexpr double of_laplace = 0.70710678118654752;  // 1 / sqrt(2)
+    constexpr double of_gauss = 0.79788456080286536;    // sqrt(2 / pi)
+    model =
+        mean / deviation > (of_laplace + of_gauss) / 2.0 ? aciq_model::gauss : aciq_model::laplace;
+  }
+  double clip = 0.0;
+  if (model == aciq_model::laplace) {
+    // Newton's method for w + log w = log(12 n^2), which is concave: from below it rises to the
+    // root.
+    const double target = std::log(12.0 * n * n);
+    double w = 1.0;
+    for (int i = 0; i < 50; ++i) {
+      w += (target - w - std::log(w)) * w / (w + 1.0);
+    }
+    clip = mean * w;
+  } else {
+    // The function rises through its only root; bisection finds it to the last bits.
+    const auto slope = [n](double a) {
+      return a * std::erfc(a * 0.70710678118654752) - 0.79788456080286536 * std::exp(-0.5 * a * a) +
+             a / (12.0 * n * n);
+    };
+    double low = 0.0;
+    double high = 40.0;
+    for (int i = 0; i < 100; ++i) {
+      const double middle = 0.5 * (low + high);
+      (slope(middle) < 0.0 ? low : high) = middle;
+    }
+    clip = deviation * 0.5 * (low + high);
+  }
+  return detail::clipped_solution(d, (std::min)(clip, d.magnitude()), scheme, "aciq");
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ESTIMATES_HPP
+// ---- detent/solvers/kl.hpp ----
+// A scale solver: the clip value whose quantized distribution has the least Kullback-Leibler
+// divergence from the original, among all candidates that a histogram offers.
+#ifndef DETENT_SOLVERS_KL_HPP
+#define DETENT_SOLVERS_KL_HPP
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+// ---- detent/kernels/definitions/exponentials.hpp ----
+// The table of the family of exponentials.
+#ifndef DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+#define DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+
+// ---- detent/kernels/exponentials.hpp ----
+// The family of exponentials: e^x, logarithms and functions made of e^x, of doubles, for solvers
+// and operators.
+#ifndef DETENT_KERNELS_EXPONENTIALS_HPP
+#define DETENT_KERNELS_EXPONENTIALS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// The kernels of exponentials. Each replaces n values in place by what the function of
+/// base/elementary_functions.hpp makes of them, to the bit.
+struct exponential_kernels {
+  void (*exp)(double* x, std::size_t n) noexcept;       ///< detail::portable_exp().
+  void (*log)(double* x, std::size_t n) noexcept;       ///< detail::portable_log().
+  void (*erf)(double* x, std::size_t n) noexcept;       ///< detail::portable_erf().
+  void (*tanh)(double* x, std::size_t n) noexcept;      ///< detail::portable_tanh().
+  void (*logistic)(double* x, std::size_t n) noexcept;  ///< detail::portable_logistic().
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const exponential_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_EXPONENTIALS_HPP
+
+#if DETENT_DEFINES_KERNELS
+
+// ---- detent/kernels/portable/exponentials.hpp ----
+// Exponentials and their relatives in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+#define DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+
+#include <cstddef>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+template <double (*Function)(double) noexcept>
+void replace(double* x, std::size_t n) noexcept {
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] = Function(x[i]);
+  }
+}
+
+DETENT_DECL void exp(double* x, std::size_t n) noexcept { replace<detail::portable_exp>(x, n); }
+DETENT_DECL void log(double* x, std::size_t n) noexcept { replace<detail::portable_log>(x, n); }
+DETENT_DECL void erf(double* x, std::size_t n) noexcept { replace<detail::portable_erf>(x, n); }
+DETENT_DECL void tanh(double* x, std::size_t n) noexcept { replace<detail::portable_tanh>(x, n); }
+DETENT_DECL void logistic(double* x, std::size_t n) noexcept {
+  replace<detail::portable_logistic>(x, n);
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_EXPONENTIALS_HPP
+#if DETENT_WITH_HIGHWAY
+// ---- detent/kernels/vector/exponentials-inl.hpp ----
+// Exponentials and their relatives, step by step what base/elementary_functions.hpp does.
+
+#ifndef DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+#define DETENT_KERNELS_VECTOR_EXPONENTIALS_INL_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_target-inl.hpp ----
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
+//
+//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   ... #includes: all that the text needs ...
+//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
+//   #include <detent/kernels/vector/for_each_target-inl.hpp>
+//   #endif
+//   #ifdef DETENT_KERNELS_TEXT
+//   ... the text, in namespace HWY_NAMESPACE ...
+//   #include <detent/kernels/vector/end_text-inl.hpp>
+//   #endif
+//
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
+//
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+using long_tag = hn::RebindToSigned<double_tag>;
+
+/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
+inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
+
+/// detail::polynomial().
+template <std::size_t N>
+HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
+  const double_tag dd;
+  auto sum = hn::Set(dd, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
+  }
+  return sum;
+}
+
+HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto largest = hn::Set(dd, detail::largest_exponent);
+  const auto least = hn::Set(dd, detail::least_exponent);
+  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
+  const auto inside = hn::IfThenElseZero(is_inside, x);
+  const auto bias = hn::Set(dd, detail::rounding_bias);
+  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
+  const auto n = hn::Sub(biased, bias);
+  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  const auto sum = polynomial(detail::exp_series, r);
+  const auto exponent =
+      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+  // What is neither inside, too large nor too small is NaN.
+  const auto outside =
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
+  return hn::IfThenElse(is_inside, result, outside);
+}
+
+HWY_INLINE double_vector log_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto bits = hn::BitCast(di, x);
+  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+  // The exponent as a double, by its bits. Signs are 0.
+  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
+  const auto one = hn::Set(dd, 1.0);
+  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+  const auto square = product(f, f);
+  auto series = hn::Zero(dd);
+  for (int k = 23; k >= 3; k -= 2) {
+    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  }
+  const auto twice = hn::Add(f, f);
+  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
+  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
+  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+HWY_INLINE double_vector erf_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto two = hn::Set(dd, 2.0);
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(dd, detail::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const auto square = product(m, m);
+  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
+  const auto rest =
+      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
+  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
+  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto m = hn::Abs(x);
+  const auto square = product(m, m);
+  const auto near_zero =
+      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
+  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
+  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
+  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
+}
+
+HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
+  const auto one = hn::Set(double_tag{}, 1.0);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
+}
+
+/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
+/// divisions.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  const double_tag dd;
+  const std::size_t lane_count = hn::Lanes(dd);
+  std::size_t i = 0;
+  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
+    const auto first = function(hn::LoadU(dd, x + i));
+    const auto second = function(hn::LoadU(dd, x + i + lane_count));
+    hn::StoreU(first, dd, x + i);
+    hn::StoreU(second, dd, x + i + lane_count);
+  }
+  for (; i < n; i += lane_count) {
+    const std::size_t count = n - i < lane_count ? n - i : lane_count;
+    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+  }
+}
+
+inline void exp(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void log(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void erf(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+using long_tag = hn::RebindToSigned<double_tag>;
+
+/// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
+inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
+
+/// detail::polynomial().
+template <std::size_t N>
+HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
+  const double_tag dd;
+  auto sum = hn::Set(dd, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
+  }
+  return sum;
+}
+
+HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto largest = hn::Set(dd, detail::largest_exponent);
+  const auto least = hn::Set(dd, detail::least_exponent);
+  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
+  const auto inside = hn::IfThenElseZero(is_inside, x);
+  const auto bias = hn::Set(dd, detail::rounding_bias);
+  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
+  const auto n = hn::Sub(biased, bias);
+  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  const auto sum = polynomial(detail::exp_series, r);
+  const auto exponent =
+      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
+  // What is neither inside, too large nor too small is NaN.
+  const auto outside =
+      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
+  return hn::IfThenElse(is_inside, result, outside);
+}
+
+HWY_INLINE double_vector log_of(double_vector x) noexcept {
+  const double_tag dd;
+  const long_tag di;
+  const auto bits = hn::BitCast(di, x);
+  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+  // The exponent as a double, by its bits. Signs are 0.
+  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
+  const auto one = hn::Set(dd, 1.0);
+  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+  const auto square = product(f, f);
+  auto series = hn::Zero(dd);
+  for (int k = 23; k >= 3; k -= 2) {
+    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  }
+  const auto twice = hn::Add(f, f);
+  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
+  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
+  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+}
+
+HWY_INLINE double_vector erf_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto two = hn::Set(dd, 2.0);
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(dd, detail::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const auto square = product(m, m);
+  const auto near_zero = product(m, polynomial(detail::erf_near_zero, square));
+  const auto rest =
+      polynomial(detail::erf_away_from_zero, hn::Div(hn::Sub(m, two), hn::Add(m, two)));
+  const auto away = hn::NegMulAdd(exp_of(hn::Neg(square)), rest, one);
+  const auto result = hn::CopySign(hn::IfThenElse(hn::Lt(m, one), near_zero, away), x);
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE double_vector tanh_of(double_vector x) noexcept {
+  const double_tag dd;
+  const auto one = hn::Set(dd, 1.0);
+  const auto m = hn::Abs(x);
+  const auto square = product(m, m);
+  const auto near_zero =
+      hn::MulAdd(product(m, square), polynomial(detail::tanh_near_zero, square), m);
+  const auto e = exp_of(hn::Mul(hn::Set(dd, -2.0), m));
+  const auto away = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto is_near = hn::Lt(m, hn::Set(dd, detail::tanh_near_zero_end));
+  return hn::CopySign(hn::IfThenElse(is_near, near_zero, away), x);
+}
+
+HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
+  const auto one = hn::Set(double_tag{}, 1.0);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
+}
+
+/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
+/// divisions.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  const double_tag dd;
+  const std::size_t lane_count = hn::Lanes(dd);
+  std::size_t i = 0;
+  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
+    const auto first = function(hn::LoadU(dd, x + i));
+    const auto second = function(hn::LoadU(dd, x + i + lane_count));
+    hn::StoreU(first, dd, x + i);
+    hn::StoreU(second, dd, x + i + lane_count);
+  }
+  for (; i < n; i += lane_count) {
+    const std::size_t count = n - i < lane_count ? n - i : lane_count;
+    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+  }
+}
+
+inline void exp(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void log(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void erf(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(double* x, std::size_t n) noexcept {
+  replace(x, n, [](double_vector v) HWY_ATTR { return logistic_of(v); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+DETENT_DECL const exponential_kernels* exponential_kernels::of(target t) noexcept {
+  switch (t) {
+#define DETENT_ROW(id, vectors, products, depthwise) \
+  case target::id: {                                 \
+    static constexpr exponential_kernels kernels = { \
+        .exp = &vectors::exp,                        \
+        .log = &vectors::log,                        \
+        .erf = &vectors::erf,                        \
+        .tanh = &vectors::tanh,                      \
+        .logistic = &vectors::logistic,              \
+    };                                               \
+    return &kernels;                                 \
+  }
+    DETENT_FOR_EACH_TARGET(DETENT_ROW)
+#undef DETENT_ROW
+    default:
+      return nullptr;
+  }
+}
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_DEFINES_KERNELS
+#endif  // DETENT_KERNELS_DEFINITIONS_EXPONENTIALS_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The bins of one sign, joined where they are narrower than a given width, with sums over all
+/// smaller bins.
+struct divergence_side {
+  std::vector<double> centre;
+  std::vector<double> end;
+  std::vector<double> width;
+  std::vector<std::uint64_t> count;  // [i]: values in bins before i
+  std::vector<double> extent;        // [i]: widths of bins before i
+  std::vector<double> information;   // [i]: count * log(count / width) of bins before i
+
+  [[nodiscard]] std::size_t size() const noexcept { return centre.size(); }
+  [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
+    return count[i + 1] - count[i];
+  }
+
+  /// Adds a bin; bins come in ascending order. Bins whose centres round down to the same multiple
+  /// of `narrowest` become one.
+  void add(const value_bin& bin, double narrowest) {
+    const double w = bin.end() - static_cast<double>(bin.smallest);
+    const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
+    const double multiple = std::floor(c / narrowest);
+    if (size() == 0) {
+      count.push_back(0);
+    }
+    if (size() != 0 && multiple == last_multiple_) {
+      end.back() = bin.largest;
+      count.back() += bin.count;
+      return;
+    }
+    last_multiple_ = multiple;
+    centre.push_back(w < narrowest ? (multiple + 0.5) * narrowest : c);
+    width.push_back((std::max)(w, narrowest));
+    end.push_back(bin.largest);
+    count.push_back(count.back() + bin.count);
+  }
+  /// Fills in the sums of widths and information after the last add().
+  void finish() {
+    extent.assign(1, 0.0);
+    information.assign(1, 0.0);
+    std::vector<double> logs;
+    logs.reserve(size());
+    for (std::size_t i = 0; i < size(); ++i) {
+      logs.push_back(static_cast<double>(count_of(i)) / width[i]);
+    }
+    active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    for (std::size_t i = 0; i < size(); ++i) {
+      extent.push_back(extent.back() + width[i]);
+      information.push_back(information.back() +
+                            rounded_product(static_cast<double>(count_of(i)), logs[i]));
+    }
+  }
+  /// How many of the first `last` bins have their centre below `bound`; the first `first` are known
+  /// to.
+  [[nodiscard]] std::size_t below(double bound, std::size_t first,
+                                  std::size_t last) const noexcept {
+    return static_cast<std::size_t>(
+        std::lower_bound(centre.begin() + static_cast<std::ptrdiff_t>(first),
+                         centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
+        centre.begin());
+  }
+
+ private:
+  double last_multiple_ = -1.0;
+};
+
+/// How many bins of the narrowest width kept span the reference magnitude.
+inline constexpr double divergence_bins = 2048.0;
+
+/// Searches the clip value of least divergence; kl() has the definition.
+class divergence_search {
+ public:
+  divergence_search(std::span<const value_bin> bins, value_range range, quant_scheme scheme)
+      : range_(range), scheme_(scheme) {
+    // Symmetric schemes treat both signs alike.
+    const std::vector<value_bin> merged =
+        scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
+    const double largest = reference_magnitude(merged, range);
+    const double narrowest = largest / divergence_bins;
+    const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+    const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
+    smallest_clip_ = (std::min)(levels / divergence_bins, 1.0) * largest;
+    for (const value_bin& bin : merged) {
+      if (!bin.negative && bin.smallest > 0.0F) {
+        sides_[1].add(bin, narrowest);
+      }
+    }
+    for (std::size_t i = merged.size(); i-- > 0;) {
+      if (merged[i].negative && merged[i].smallest > 0.0F) {
+        sides_[0].add(merged[i], narrowest);
+      }
+    }
+    for (divergence_side& side : sides_) {
+      side.finish();
+      total_ += side.size() == 0 ? 0 : side.count.back();
+    }
+  }
+
+  struct result {
+    double clip;
+    double divergence;
+  };
+  [[nodiscard]] result run() {
+    std::vector<double> candidates;
+    for (const divergence_side& side : sides_) {
+      candidates.insert(candidates.end(), side.end.begin(), side.end.end());
+    }
+    std::sort(candidates.begin(), candidates.end());
+    candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
+    result best{0.0, std::numeric_limits<double>::infinity()};
+    if (candidates.empty()) {
+      return {0.0, 0.0};
+    }
+    // From the largest down, so that of two equally good candidates the one that clips less wins.
+    // Below smallest_clip_, levels would be narrower than the bins, which then tell nothing.
+    for (std::size_t i = candidates.size(); i-- > 0;) {
+      if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
+        break;
+      }
+      const double divergence = of_clip(candidates[i], best.divergence);
+      if (divergence < best.divergence) {
+        best = {candidates[i], divergence};
+      }
+    }
+    return best;
+  }
+
+ private:
+  /// The largest magnitude, halved as long as at most 1e-4 of the values that are not zero are
+  /// larger than the half: a few values far out do not decide how narrow the bins of all others
+  /// are.
+  [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
+                                                  value_range range) noexcept {
+    double largest = static_cast<double>((std::max)(-range.lower, range.upper));
+    std::uint64_t all = 0;
+    for (const value_bin& bin : bins) {
+      all += bin.largest > 0.0F ? bin.count : 0;
+    }
+    while (largest > 0.0) {
+      std::uint64_t beyond = 0;
+      for (const value_bin& bin : bins) {
+        beyond += static_cast<double>(bin.largest) > largest / 2.0 ? bin.count : 0;
+      }
+      if (beyond > all / 10000) {
+        break;
+      }
+      largest /= 2.0;
+    }
+    return largest;
+  }
+
+  /// How many bins of a side end at or below a clip value.
+  [[nodiscard]] static std::size_t kept_bins(const divergence_side& side, double clip) noexcept {
+    return static_cast<std::size_t>(std::upper_bound(side.end.begin(), side.end.end(), clip) -
+                                    side.end.begin());
+  }
+
+  /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
+  [[nodiscard]] double of_clip(double clip, double limit) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
+    const double upper = (std::min)(clip, static_cast<double>(range_.upper));
+    const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
+    const double bottom = (std::min)(lower, 0.0);
+    const double top = (std::max)(upper, 0.0);
+    const double scale =
+        scheme_.symmetric ? clip / std::floor(steps / 2.0) : (top - bottom) / steps;
+
+    std::size_t kept_count[2];
+    double kept = 0.0;
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      kept_count[s] = kept_bins(side, clip);
+      kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
+    }
+    const double total = static_cast<double>(total_);
+    double sum = rounded_product(total, portable_log(kept / total));
+    // P adds the clipped values to the last bin of their side; Q does not have them.
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      const double tail = side.size() == 0
+                              ? 0.0
+                              : static_cast<double>(side.count.back() - side.count[kept_count[s]]);
+      if (tail == 0.0) {
+        continue;
+      }
+      if (kept_count[s] == 0) {
+        return infinity;  // no bin is left to take the clipped values
+      }
+      const std::size_t last = kept_count[s] - 1;
+      const double level = std::floor(side.centre[last] / scale + 0.5);
+      const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
+      double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
+      double extent = side.extent[kept_count[s]] - side.extent[first];
+      const divergence_side& other = sides_[1 - s];
+      if (level == 0.0 && kept_count[1 - s] != 0) {  // level 0 has bins of both sides
+        const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
+        mass += static_cast<double>(other.count[shared]);
+        extent += other.extent[shared];
+      }
+      const double count = static_cast<double>(side.count_of(last));
+      const double with_tail = count + tail;
+      sum += rounded_product(with_tail, portable_log(with_tail)) -
+             rounded_product(count, portable_log(count));
+      sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
+      // The divergence of the coarser distribution with two events, the last bin and everything
+      // else, is a lower bound.
+      const double p = with_tail / total;
+      const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
+      const double rest =
+          p < 1.0 && q < 1.0 ? rounded_product(1.0 - p, portable_log((1.0 - p) / (1.0 - q))) : 0.0;
+      if (rounded_product(p, portable_log(p / q)) + rest > limit) {
+        return infinity;
+      }
+    }
+    // Level 0 holds bins of both sides.
+    std::size_t first[2];
+    double mass = 0.0;
+    double extent = 0.0;
+    for (int s = 0; s < 2; ++s) {
+      first[s] = sides_[s].below(0.5 * scale, 0, kept_count[s]);
+      if (first[s] != 0) {
+        mass += static_cast<double>(sides_[s].count[first[s]]);
+        extent += sides_[s].extent[first[s]];
+      }
+    }
+    sum -= mass > 0.0 ? rounded_product(mass, portable_log(mass / extent)) : 0.0;
+    for (int s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
+      masses_.clear();
+      logs_.clear();
+      for (double level = 1.0; first[s] < kept_count[s]; ++level) {
+        const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
+        if (next > first[s]) {
+          const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
+          masses_.push_back(m);
+          logs_.push_back(m / (side.extent[next] - side.extent[first[s]]));
+        }
+        first[s] = next;
+      }
+      active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
+      for (std::size_t i = 0; i < logs_.size(); ++i) {
+        sum -= rounded_product(masses_[i], logs_[i]);
+      }
+    }
+    return (std::max)(sum / total, 0.0);
+  }
+
+  value_range range_;
+  quant_scheme scheme_;
+  divergence_side sides_[2];  // negative, positive
+  double smallest_clip_ = 0.0;
+  std::uint64_t total_ = 0;
+  // Of the levels of one side: the counts, and the logarithms of counts / widths.
+  std::vector<double> masses_;
+  std::vector<double> logs_;
+};
+
+}  // namespace detail
+
+/// Finds the clip value T of least Kullback-Leibler divergence (in nats) between the distribution P
+/// of the values, clipped at T, and its quantized version Q. Candidates for T are the ends of all
+/// bins. With M the reference magnitude (the largest magnitude, halved as long as at most 1e-4 of
+/// the values that are not zero exceed the half):
+///
+///     bins   those of the histogram; where they are narrower than M / 2048, groups of that
+///            width, so that levels near zero do not have more bins than others
+///     scale  T / (levels on one side) for symmetric schemes, else
+///            (min(T, upper) - max(-T, lower)) / (qmax - qmin), the range including zero
+///     P      the counts of the bins up to T; those beyond are added to the last bin of their
+///            side
+///     Q      the counts of the bins up to T, shared out anew within each level: in proportion
+///            to the widths of the bins that are not empty and whose centre rounds to that level
+///
+/// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
+/// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
+/// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
+/// largest magnitude do not count. Of all other candidates most are ruled out by a lower bound of
+/// their divergence.
+///
+/// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
+/// the given range. Throws invalid_argument if there are no bins or where params_from_range() does.
+/// Thread-safe.
+///
+/// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
+/// of one width.
+[[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
+                                       quant_scheme scheme) {
+  // Checks the range and the grid.
+  const quant_params whole = params_from_range(range, scheme);
+  require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
+  const detail::divergence_search::result best =
+      detail::divergence_search(bins, range, scheme).run();
+  const auto clip = static_cast<float>(best.clip);
+  scale_solution s;
+  // If all values are zero or count as zero, the whole range stays.
+  s.params = clip > 0.0F ? params_from_range(detail::clipped(range, clip), scheme) : whole;
+  s.evidence.method = "kl";
+  s.evidence.objective = best.divergence;
+  s.evidence.lower = range.lower;
+  s.evidence.upper = range.upper;
+  std::uint64_t clipped = 0;
+  for (const value_bin& bin : bins) {
+    s.evidence.count += bin.count;
+    clipped += clip > 0.0F && bin.largest > clip ? bin.count : 0;
+  }
+  s.evidence.clipped_fraction =
+      static_cast<double>(clipped) / static_cast<double>(s.evidence.count);
+  return s;
+}
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_KL_HPP
+
+DETENT_NAMESPACE_BEGIN
+
 /// Collects a histogram of the values; finalize() returns what `Solver{}(histogram, scheme)`
 /// returns. The aliases below name the solvers: kl_observer, mse_observer, grid_mse_observer,
 /// octav_observer and aciq_observer.
@@ -38435,518 +39209,6 @@ class isotone_observer {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_ISOTONE_HPP
-// ---- detent/observers/observer.hpp ----
-// The room observers/ turns calibration data into scales and zero points. An observer is a value
-// that sees batches of a tensor's values and reports at the end which scale and zero point they
-// call for. It may need one or two passes over the data (phases), can absorb what another observer
-// of its kind has seen (merge), and can be saved and loaded. The observers in this folder give the
-// same result for any split of the data into batches and threads, except those whose method is
-// about batches (moving_average_observer, sample_range_observer), which say so. The subfolder
-// tools/ reproduces observers of other tools. Headers here may include statistics/, solvers/,
-// base/, elementwise/, kernels/ and the public headers of quantization above those; nothing here
-// includes graph/.
-//
-// This file holds the concept of an observer and any_observer, a type that can hold any of them.
-#ifndef DETENT_OBSERVERS_OBSERVER_HPP
-#define DETENT_OBSERVERS_OBSERVER_HPP
-
-#include <algorithm>
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-// ---- detent/observers/batch_extent.hpp ----
-// The extent of a batch: what observers whose histogram grows with the batches need to know of
-// those that another process observes.
-#ifndef DETENT_OBSERVERS_BATCH_EXTENT_HPP
-#define DETENT_OBSERVERS_BATCH_EXTENT_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <span>
-
-// ---- detent/observers/saved_state.hpp ----
-// Helpers with which observers save and load their state: flags, enumerators, schemes, lists and
-// ranges. Reading throws bad_file for a value that is out of its domain.
-#ifndef DETENT_OBSERVERS_SAVED_STATE_HPP
-#define DETENT_OBSERVERS_SAVED_STATE_HPP
-
-#include <algorithm>
-#include <cmath>
-#include <concepts>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// Throws bad_file, naming what is wrong with the state, unless it is possible.
-inline void require_state(bool possible, const char* where, const char* what) {
-  require(possible, error_kind::bad_file, where, ": the saved state is impossible: ", what);
-}
-
-/// Appends a flag or an enumerator as u8.
-template <class Enum>
-void put_choice(byte_writer& out, Enum value) {
-  out.put(static_cast<std::uint8_t>(value));
-}
-/// Reads a flag or an enumerator that put_choice() appended; it must be one of 0..last.
-template <class Enum>
-[[nodiscard]] Enum get_choice(byte_reader& in, Enum last, const char* where) {
-  const auto value = in.get<std::uint8_t>();
-  require(value <= static_cast<std::uint8_t>(last), error_kind::bad_file, where,
-          ": the saved choice ", value, " is not one of 0..", static_cast<std::uint8_t>(last));
-  return static_cast<Enum>(value);
-}
-
-/// Appends a scheme: i32 qmin, i32 qmax, u8 symmetric.
-inline void put_scheme(byte_writer& out, quant_scheme scheme) {
-  out.put(scheme.levels.qmin);
-  out.put(scheme.levels.qmax);
-  put_choice(out, scheme.symmetric);
-}
-/// Reads a scheme that put_scheme() appended. It does not check the grid.
-[[nodiscard]] inline quant_scheme get_scheme(byte_reader& in, const char* where) {
-  quant_scheme scheme;
-  scheme.levels.qmin = in.get<std::int32_t>();
-  scheme.levels.qmax = in.get<std::int32_t>();
-  scheme.symmetric = get_choice(in, true, where);
-  return scheme;
-}
-
-/// Appends a list: u64 size, and the values.
-template <class T>
-void put_list(byte_writer& out, const std::vector<T>& values) {
-  out.put(static_cast<std::uint64_t>(values.size()));
-  out.put_array(std::span<const T>(values));
-}
-/// Reads a list of at most `largest` values that put_list() appended.
-template <class T>
-[[nodiscard]] std::vector<T> get_list(byte_reader& in, std::uint64_t largest) {
-  std::vector<T> values;
-  in.get_array(in.get_size(largest), values);
-  return values;
-}
-/// Reads a list of at most `largest` values, all of which must be finite.
-template <std::floating_point T>
-[[nodiscard]] std::vector<T> get_finite_list(byte_reader& in, std::uint64_t largest,
-                                             const char* where) {
-  const auto values = get_list<T>(in, largest);
-  require_state(std::all_of(values.begin(), values.end(), [](T x) { return std::isfinite(x); }),
-                where, "a value is not finite");
-  return values;
-}
-
-/// Appends a range: f32 lower, f32 upper.
-inline void put_range(byte_writer& out, value_range range) {
-  out.put(range.lower);
-  out.put(range.upper);
-}
-/// Reads a range that put_range() appended, whose ends must be finite. It does not check their
-/// order.
-[[nodiscard]] inline value_range get_finite_range(byte_reader& in, const char* where) {
-  const auto lower = in.get<float>();
-  const auto upper = in.get<float>();
-  require_state(std::isfinite(lower) && std::isfinite(upper), where, "a range is not finite");
-  return {lower, upper};
-}
-
-/// Whether the sum of the counts is at most `most`; safe from overflow.
-[[nodiscard]] inline bool are_within(std::span<const std::uint64_t> counts,
-                                     std::uint64_t most) noexcept {
-  for (const std::uint64_t count : counts) {
-    if (count > most) {
-      return false;
-    }
-    most -= count;
-  }
-  return true;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_SAVED_STATE_HPP
-
-DETENT_NAMESPACE_BEGIN
-
-/// The range of a batch, and its least magnitude.
-struct batch_extent {
-  value_range range;             ///< The smallest and the largest value.
-  float least_magnitude = 0.0F;  ///< The smallest |x|.
-
-  /// The extent of a batch. Throws invalid_argument if it is empty or holds NaN or infinity.
-  [[nodiscard]] static batch_extent of(std::span<const float> x) {
-    min_max_observer seen;
-    seen.observe(x);
-    batch_extent e{seen.range("batch_extent"), std::fabs(x.empty() ? 0.0F : x[0])};
-    for (const float value : x) {
-      e.least_magnitude = (std::min)(e.least_magnitude, std::fabs(value));
-    }
-    return e;
-  }
-
-  /// The larger of the magnitudes of the range's ends.
-  [[nodiscard]] float largest_magnitude() const noexcept {
-    return (std::max)(std::fabs(range.lower), std::fabs(range.upper));
-  }
-
-  /// Appends f32 lower end, f32 upper end, f32 least magnitude.
-  void write(detail::byte_writer& out) const {
-    detail::put_range(out, range);
-    out.put(least_magnitude);
-  }
-  /// Reads what write() appended. Throws bad_file for an impossible extent.
-  [[nodiscard]] static batch_extent read(detail::byte_reader& in) {
-    batch_extent e;
-    e.range = detail::get_finite_range(in, "batch_extent");
-    e.least_magnitude = in.get<float>();
-    detail::require_state(e.range.lower <= e.range.upper && e.least_magnitude >= 0.0F &&
-                              e.least_magnitude <= e.largest_magnitude(),
-                          "batch_extent", "a range and a least magnitude");
-    return e;
-  }
-
-  friend bool operator==(const batch_extent&, const batch_extent&) = default;
-};
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_BATCH_EXTENT_HPP
-
-DETENT_NAMESPACE_BEGIN
-
-namespace detail {
-
-/// The values of a view in row-major order, each rounded to the nearest float.
-template <class T>
-requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
-[[nodiscard]] std::vector<float> floats_of(tensor_view<const T> x) {
-  std::vector<float> values;
-  values.reserve(x.size());
-  if (x.size() == 0) {
-    return values;
-  }
-  require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
-          x.size());
-  for_each_row(x, [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
-      if constexpr (float_format<T>) {
-        values.push_back(to_float(value));
-      } else {
-        values.push_back(static_cast<float>(value));
-      }
-    }
-  });
-  return values;
-}
-
-}  // namespace detail
-
-/// What a type needs to be used as an observer: it is copyable, has
-///
-///     void observe(std::span<const float>)        or void observe(tensor_view<const float>)
-///     scale_solution finalize(quant_scheme) const or quant_params finalize(quant_scheme) const
-///
-/// and may also have
-///
-///     std::size_t phases() const              passes over the data, 1 (the default) or 2
-///     void begin_phase(std::size_t phase)     called before each pass
-///     void merge(const Observer& other)       adds what `other` has seen, in any order
-///     bool merges_in_any_order() const        whether merge() does with these options; default
-///     true void append(const Observer& later)      adds one batch that came after all seen here
-///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
-///     void write(detail::byte_writer&) const  appends the state; needed by save()
-///     void read(detail::byte_reader&)         replaces the state; needed by load()
-///
-/// A type that has both forms of observe() gets the view, that is, the shape of the batch.
-///
-/// The last three are for observers whose result depends on the order of batches. With append(),
-/// the state is that of all batches in order: append(later), where `later` has seen one batch,
-/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
-/// grows with the extents of batches: an observer that follows some batches and observes the
-/// others, in their order, ends with the histogram of all, which has counted the observed ones.
-/// Such observers then merge(); or, with append(), each of them has followed all batches before its
-/// own one.
-template <class Observer>
-concept observer_type = std::copyable<Observer> &&(
-                            requires(Observer o, std::span<const float> x) { o.observe(x); } ||
-                            requires(Observer o, tensor_view<const float> x) { o.observe(x); }) &&
-                        (
-                            requires(const Observer o, quant_scheme s) {
-                              { o.finalize(s) } -> std::same_as<scale_solution>;
-                            } ||
-                            requires(const Observer o, quant_scheme s) {
-                              { o.finalize(s) } -> std::same_as<quant_params>;
-                            });
-
-/// Holds one observer of any type by value, and forwards to it. Copies are deep. An object that was
-/// moved from may only be assigned to or destroyed. Not thread-safe: use one per thread, then
-/// merge().
-class any_observer {
- public:
-  // The check for this very type comes first: observer_type asks whether any_observer is copyable,
-  // which must not be asked while overload resolution for its own copy constructor is going on.
-  /// Holds `observer`.
-  template <class Observer>
-  requires(!std::same_as<Observer, any_observer>) &&
-      observer_type<Observer> any_observer(
-          Observer observer)  // NOLINT(google-explicit-constructor)
-      : self_(std::make_unique<holder<Observer>>(std::move(observer))) {}
-  /// Copies the observer that `other` holds, with everything it has seen.
-  any_observer(const any_observer& other) : self_(other.self_->clone()) {}
-  /// Takes over the observer of the other object without copying it.
-  any_observer(any_observer&&) noexcept = default;
-  /// Replaces the observer by a copy of the one that `other` holds.
-  any_observer& operator=(const any_observer& other) {
-    self_ = other.self_->clone();
-    return *this;
-  }
-  /// Replaces the observer by the one of the other object, without copying it.
-  any_observer& operator=(any_observer&&) noexcept = default;
-  ~any_observer() = default;
-
-  /// Observes one batch. An observer that takes spans gets the values in row-major order. Throws
-  /// what the observer throws, usually invalid_argument for null data.
-  void observe(tensor_view<const float> x) { self_->observe(x); }
-  /// Observes one batch of values without a shape: a view of rank 1.
-  void observe(std::span<const float> x) {
-    const std::size_t shape[] = {x.size()};
-    self_->observe(tensor_view<const float>(x.data(), shape));
-  }
-  /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
-  /// float.
-  template <class T>
-  requires float_format<T> || std::same_as<T, double>
-  void observe(tensor_view<const T> x) {
-    const std::vector<float> values = detail::floats_of(x);
-    observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
-  }
-
-  /// How many passes over the data the observer needs: 1 or 2.
-  [[nodiscard]] std::size_t phases() const { return self_->phases(); }
-  /// Announces that pass `phase` over the data begins. The call is optional for phase 0. Throws
-  /// invalid_argument if phase >= phases(), and what the observer throws, for example if the first
-  /// pass has seen nothing.
-  void begin_phase(std::size_t phase) {
-    require(phase < phases(), error_kind::invalid_argument, "any_observer: phase ", phase, " of ",
-            phases());
-    self_->begin_phase(phase);
-  }
-  /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
-  /// unsupported if the type has no merge().
-  void merge(const any_observer& other) { self_->merge(*other.self_); }
-  /// Whether merge() gives the same state for any order of merges. False also if the type has no
-  /// merge().
-  [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
-  /// Whether the type has append(): its state can be put together from batches, in their order.
-  [[nodiscard]] bool appends() const { return self_->appends(); }
-  /// Whether the type has follow(): its state needs the extents of all batches before the batches.
-  [[nodiscard]] bool follows() const { return self_->follows(); }
-  /// Afterwards this observer is in the state it would have if the one batch that `later` has seen
-  /// had come after its own. Throws invalid_argument if `later` holds another type of observer,
-  /// unsupported if the type has no append().
-  void append(const any_observer& later) { self_->append(*later.self_); }
-  /// Takes note of a batch that another observer counts. Throws unsupported if the type has no
-  /// follow().
-  void follow(const batch_extent& batch) { self_->follow(batch); }
-  /// Scale and zero point for everything observed so far, with the evidence for them. Throws
-  /// invalid_argument if nothing, a NaN or an infinity was observed, and what the observer throws
-  /// for the scheme. If the observer returns quant_params only, the evidence holds its range and
-  /// count where it reports them.
-  [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
-    return self_->finalize(scheme);
-  }
-
-  /// The observer's state as bytes, in the envelope of byte_format.hpp (little-endian, version,
-  /// checksum). Throws unsupported if the observer has no write().
-  [[nodiscard]] std::vector<std::byte> save() const {
-    detail::byte_writer out(format);
-    write(out);
-    return std::move(out).finish();
-  }
-  /// Replaces the state by one that save() returned for an observer of the same type. Throws
-  /// bad_file if the bytes are damaged, unsupported if the layout's version is unknown or the
-  /// observer has no read(). If it throws, the state is unchanged.
-  void load(std::span<const std::byte> bytes) {
-    any_observer next = *this;
-    detail::byte_reader in(bytes, format, "any_observer::load");
-    next.read(in);
-    in.require_end();
-    *this = std::move(next);
-  }
-
-  /// Appends the state, without the envelope of save(), to something larger.
-  void write(detail::byte_writer& out) const { self_->write(out); }
-  /// Replaces the state by one that write() appended. Throws bad_file for bytes that do not fit.
-  void read(detail::byte_reader& in) { self_->read(in); }
-
-  /// The observer inside if its type is Observer, else null. Valid until this object is assigned to
-  /// or destroyed.
-  template <observer_type Observer>
-  [[nodiscard]] const Observer* target() const noexcept {
-    const bool is_held = self_->kind() == &kind_of<Observer>;
-    return is_held ? &static_cast<const holder<Observer>*>(self_.get())->observer : nullptr;
-  }
-
- private:
-  static constexpr detail::byte_format format{"detentob", 1};
-
-  /// The address of this variable identifies the type Observer, without run-time type information.
-  template <class Observer>
-  static inline char kind_of = 0;
-
-  struct base {
-    base() = default;
-    base(const base&) = default;
-    base& operator=(const base&) = delete;
-    virtual ~base() = default;
-    [[nodiscard]] virtual const char* kind() const noexcept = 0;
-    [[nodiscard]] virtual std::unique_ptr<base> clone() const = 0;
-    virtual void observe(tensor_view<const float> x) = 0;
-    [[nodiscard]] virtual std::size_t phases() const = 0;
-    virtual void begin_phase(std::size_t phase) = 0;
-    virtual void merge(const base& other) = 0;
-    [[nodiscard]] virtual bool merges_in_any_order() const = 0;
-    [[nodiscard]] virtual bool appends() const noexcept = 0;
-    [[nodiscard]] virtual bool follows() const noexcept = 0;
-    virtual void append(const base& later) = 0;
-    virtual void follow(const batch_extent& batch) = 0;
-    [[nodiscard]] virtual scale_solution finalize(quant_scheme scheme) const = 0;
-    virtual void write(detail::byte_writer& out) const = 0;
-    virtual void read(detail::byte_reader& in) = 0;
-  };
-
-  template <class Observer>
-  struct holder final : base {
-    explicit holder(Observer o) : observer(std::move(o)) {}
-
-    [[nodiscard]] const char* kind() const noexcept override { return &kind_of<Observer>; }
-    [[nodiscard]] std::unique_ptr<base> clone() const override {
-      return std::make_unique<holder>(observer);
-    }
-    void observe(tensor_view<const float> x) override {
-      if constexpr (requires { observer.observe(x); }) {
-        observer.observe(x);
-      } else if (x.rank == 0 || x.size() == 0 || is_dense(x)) {
-        observer.observe(std::span<const float>(x.data, x.size()));
-      } else {
-        const std::vector<float> values = detail::floats_of(x);
-        observer.observe(std::span<const float>(values));
-      }
-    }
-    [[nodiscard]] std::size_t phases() const override {
-      if constexpr (requires { observer.phases(); }) {
-        return observer.phases();
-      }
-      return 1;
-    }
-    void begin_phase(std::size_t phase) override {
-      if constexpr (requires { observer.begin_phase(phase); }) {
-        observer.begin_phase(phase);
-      }
-    }
-    [[nodiscard]] bool merges_in_any_order() const override {
-      if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
-        return observer.merges_in_any_order();
-      }
-      return requires(Observer o) { o.merge(o); };
-    }
-    [[nodiscard]] bool appends() const noexcept override {
-      return requires(Observer o) { o.append(o); };
-    }
-    [[nodiscard]] bool follows() const noexcept override {
-      return requires(Observer o, batch_extent e) { o.follow(e); };
-    }
-    void append(const base& later) override {
-      require(later.kind() == kind(), error_kind::invalid_argument,
-              "any_observer: appending an observer of another kind");
-      [[maybe_unused]] const auto* same = static_cast<const holder*>(&later);
-      if constexpr (requires { observer.append(same->observer); }) {
-        observer.append(same->observer);
-      } else {
-        raise(error_kind::unsupported, "detent: any_observer: this observer does not append");
-      }
-    }
-    void follow([[maybe_unused]] const batch_extent& batch) override {
-      if constexpr (requires { observer.follow(batch); }) {
-        observer.follow(batch);
-      } else {
-        raise(error_kind::unsupported, "detent: any_observer: this observer does not follow");
-      }
-    }
-    void merge(const base& other) override {
-      require(other.kind() == kind(), error_kind::invalid_argument,
-              "any_observer: merging an observer of another kind");
-      [[maybe_unused]] const auto* same = static_cast<const holder*>(&other);
-      if constexpr (requires { observer.merge(same->observer); }) {
-        observer.merge(same->observer);
-      } else {
-        raise(error_kind::unsupported, "detent: any_observer: this observer does not merge");
-      }
-    }
-    [[nodiscard]] scale_solution finalize(quant_scheme scheme) const override {
-      if constexpr (std::same_as<decltype(observer.finalize(scheme)), scale_solution>) {
-        return observer.finalize(scheme);
-      } else {
-        scale_solution s;
-        s.params = observer.finalize(scheme);
-        if constexpr (requires { value_range(observer.range()); }) {
-          const value_range r = observer.range();
-          s.evidence.lower = r.lower;
-          s.evidence.upper = r.upper;
-        }
-        if constexpr (requires { std::uint64_t{observer.count()}; }) {
-          s.evidence.count = observer.count();
-        }
-        return s;
-      }
-    }
-    void write(detail::byte_writer& out) const override {
-      if constexpr (requires { observer.write(out); }) {
-        observer.write(out);
-      } else {
-        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be saved");
-      }
-    }
-    void read(detail::byte_reader& in) override {
-      if constexpr (requires { observer.read(in); }) {
-        observer.read(in);
-      } else {
-        raise(error_kind::unsupported, "detent: any_observer: this observer cannot be loaded");
-      }
-    }
-
-    static bool is_dense(tensor_view<const float> x) noexcept {
-      std::ptrdiff_t stride = 1;
-      for (std::size_t i = x.rank; i-- > 0;) {
-        if (x.shape[i] != 1 && x.strides[i] != stride) {
-          return false;
-        }
-        stride *= static_cast<std::ptrdiff_t>(x.shape[i]);
-      }
-      return true;
-    }
-
-    Observer observer;
-  };
-
-  std::unique_ptr<base> self_;
-};
-
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_OBSERVER_HPP
 // ---- detent/observers/sample_range.hpp ----
 // An observer whose range combines the ranges of samples: the mean, the median or an extreme of
 // their ends.
@@ -39170,75 +39432,6 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <span>
 #include <vector>
-
-// ---- detent/observers/tools/parity.hpp ----
-// The room observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
-// Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
-// same scales as such a tool. Headers here may include observers/ and what that room may include.
-//
-// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, and
-// the order of phases.
-#ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
-#define DETENT_OBSERVERS_TOOLS_PARITY_HPP
-
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
-DETENT_NAMESPACE_BEGIN
-
-/// What an observer does where the tool that it reproduces has a bug. Each observer that offers the
-/// choice documents what `fixed` changes.
-enum class parity : std::uint8_t {
-  as_published,  ///< returns what the tool returns
-  fixed,         ///< returns what the tool would return without the bug
-};
-
-namespace detail {
-
-/// The check of begin_phase(). Phase 0 has begun when an observer is made. Beginning it again is
-/// allowed as long as nothing was observed, so that a loop over all phases can begin each of them.
-inline void require_next_phase(std::size_t phase, std::size_t current, std::size_t phases,
-                               bool observed, const char* where) {
-  const bool is_first = phase == 0 && current == 0 && !observed;
-  require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
-          ": phase ", phase, " of ", phases, " can't begin in phase ", current,
-          observed ? "" : ", in which nothing was observed");
-}
-
-/// Adds a batch to `all`, and returns an observer that has seen this batch alone. Throws
-/// invalid_argument for null data.
-inline min_max_observer observe_batch(min_max_observer& all, std::span<const float> x,
-                                      const char* where) {
-  require(x.empty() || x.data() != nullptr, error_kind::invalid_argument, where,
-          ": null data with size ", x.size());
-  min_max_observer batch;
-  batch.observe(x);
-  all.merge(batch);
-  return batch;
-}
-
-inline void require_averaging_constant(float constant, const char* where,
-                                       error_kind kind = error_kind::invalid_argument) {
-  require(constant >= 0.0F && constant <= 1.0F, kind, where, ": averaging constant ", constant,
-          " is not in 0..1");
-}
-
-/// average + constant * (x - average), every operation rounded to float.
-[[nodiscard]] inline float moving_average(float average, float x, float constant) noexcept {
-  return average + rounded_product(constant, x - average);
-}
-/// moving_average() of both ends.
-[[nodiscard]] inline value_range moving_average(value_range average, value_range x,
-                                                float constant) noexcept {
-  return {moving_average(average.lower, x.lower, constant),
-          moving_average(average.upper, x.upper, constant)};
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_OBSERVERS_TOOLS_PARITY_HPP
 
 DETENT_NAMESPACE_BEGIN
 namespace detail::numpy {
@@ -42483,80 +42676,9 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_TOOLS_TORCH_HPP
 
+#if !defined(DETENT_GRAPH_SEPARATE_COMPILATION) || defined(DETENT_COMPILE_GRAPH_QUANTIZATION)
+
 DETENT_NAMESPACE_BEGIN
-
-/// Options of make_observer(). A factory reads the members that concern its observer and ignores
-/// all others.
-struct observer_options {
-  /// The scheme that finalize() will be called with. Observers whose method depends on it take it
-  /// from here: `isotone`, `ppq.isotone`, `ppq.kl` and `ppq.mse` keep it, the `ort.` and `nncf.`
-  /// observers take its symmetry.
-  quant_scheme scheme = asymmetric<std::uint8_t>;
-  /// Share of the values inside the range, in percent, for `percentile`, `absolute_percentile`,
-  /// `inc.percentile` and `ort.percentile`. Without a value, the observer's own default applies.
-  std::optional<double> percentile = {};
-  /// Whether `percentile` and `absolute_percentile` make a second pass over the data, which finds
-  /// the exact order statistic (percentile_options::exact).
-  bool exact_percentile = false;
-  /// Weight of the newest batch for `moving_average`, in (0, 1].
-  double moving_constant = 0.01;
-  /// Exponent of the error for `lp`, in 1..8.
-  double p = lp_norm_options().p;
-  /// How many leading values of a row keep their order under `isotone`.
-  std::size_t top_k = 1;
-  /// Whether observers of other tools reproduce the bugs of the tool or repair them.
-  parity behaviour = parity::as_published;
-  /// How `absolute_percentile`, `aciq`, `grid_mse`, `kl`, `lp`, `mse`, `octav` and `percentile`
-  /// store their histograms. Sparse storage saves memory where there is one histogram for each of
-  /// many channels.
-  bin_storage storage = bin_storage::dense;
-};
-
-/// Makes a new observer from options. A factory may be called from several threads at once.
-using observer_factory = std::function<any_observer(const observer_options&)>;
-
-namespace detail {
-
-/// The name with ASCII capitals replaced by small letters. Other characters stay.
-inline std::string lower_case(std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) {
-    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  }
-  return lower;
-}
-
-}  // namespace detail
-
-/// A set of observer factories, found by name; ASCII letter case is ignored. A value: copy it to
-/// change it. Concurrent calls of const functions are safe.
-class observer_registry {
- public:
-  /// Adds an observer. It replaces one of the same name. Throws invalid_argument if the name or the
-  /// factory is empty.
-  void add(std::string_view name, observer_factory factory) {
-    require(!name.empty() && factory, error_kind::invalid_argument,
-            "observer_registry::add: no name or no factory");
-    factories_.insert_or_assign(detail::lower_case(name), std::move(factory));
-  }
-  /// The factory of this name, or null. The pointer is valid until the registry ends; a later add()
-  /// of the same name changes what it points to.
-  [[nodiscard]] const observer_factory* find(std::string_view name) const {
-    const auto found = factories_.find(detail::lower_case(name));
-    return found == factories_.end() ? nullptr : &found->second;
-  }
-  /// All names, in lower case and sorted.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const auto& [name, factory] : factories_) {
-      all.push_back(name);
-    }
-    return all;
-  }
-
- private:
-  std::map<std::string, observer_factory, std::less<>> factories_;
-};
 
 namespace detail {
 
@@ -42609,9 +42731,7 @@ observer_factory parity_factory(Options options) {
 
 }  // namespace detail
 
-/// The registry of all observers that come with the library: its own, and those that reproduce
-/// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
-[[nodiscard]] inline const observer_registry& default_observers() {
+const observer_registry& default_observers() {
   static const observer_registry registry = [] {
     observer_registry r;
     r.add("absolute_percentile", detail::percentile_factory(true));
@@ -42663,6 +42783,14 @@ observer_factory parity_factory(Options options) {
   }();
   return registry;
 }
+
+DETENT_NAMESPACE_END
+
+#endif
+
+#endif  // DETENT_OBSERVER_REGISTRY_DEFAULT_OBSERVERS_HPP
+
+DETENT_NAMESPACE_BEGIN
 
 /// Makes the observer that a registry has under `name`; ASCII letter case is ignored. Throws
 /// invalid_argument with a list of all names if there is no such observer, and whatever the
@@ -43123,20 +43251,22 @@ void observe_elements(Observer& observer, tensor_view<T> x, const F& f) {
     observer.observe(std::span<const float>(values.data(), filled));
     filled = 0;
   };
-  detail::for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
-    for (std::size_t first = 0; first < n;) {
-      const std::size_t count = (std::min)(block - filled, n - first);
-      for (std::size_t i = 0; i < count; ++i) {
-        values[filled + i] =
-            detail::real_value(row[static_cast<std::ptrdiff_t>(first + i) * stride]);
-      }
-      filled += count;
-      first += count;
-      if (filled == block) {
-        flush();
-      }
-    }
-  });
+  const tensor_view<T> lines = detail::merge_dimensions(x);
+  detail::for_each_row(
+      lines, [&](T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+        for (std::size_t first = 0; first < n;) {
+          const std::size_t count = (std::min)(block - filled, n - first);
+          for (std::size_t i = 0; i < count; ++i) {
+            values[filled + i] =
+                detail::real_value(row[static_cast<std::ptrdiff_t>(first + i) * stride]);
+          }
+          filled += count;
+          first += count;
+          if (filled == block) {
+            flush();
+          }
+        }
+      });
   if (filled != 0) {
     flush();
   }
@@ -45476,15 +45606,18 @@ class gram_matrix {
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
   /// and neither G nor `fraction` is zero. Throws invalid_argument if `fraction` is negative or not
   /// finite.
-  [[nodiscard]] gram_matrix dampened(double fraction) const {
+  [[nodiscard]] gram_matrix dampened(double fraction) && {
     require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
             "gram_matrix: damping of ", fraction);
-    gram_matrix result = *this;
     const double added = detail::rounded_product(fraction, mean_diagonal());
     for (std::size_t i = 0; i < size_; ++i) {
-      result.values_[is_diagonal_ ? i : i * size_ + i] += added;
+      values_[is_diagonal_ ? i : i * size_ + i] += added;
     }
-    return result;
+    return std::move(*this);
+  }
+  /// The same for a copy.
+  [[nodiscard]] gram_matrix dampened(double fraction) const& {
+    return gram_matrix(*this).dampened(fraction);
   }
   /// The Gram matrix of inputs that are divided by `divisors`, one for each input: G_ij / (d_i
   /// d_j). Throws shape_mismatch if their number is not K, invalid_argument if a divisor is not

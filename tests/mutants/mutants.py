@@ -88,6 +88,9 @@ def read_table(include):
         if len(found) != 1:
             errors.append(f"{where}: there {len(found)} times in {header}: {original}")
             continue
+        for text in (original, mutated):
+            if mutated is not None and (";" in text or text.count("(") != text.count(")") or text.count("{") != text.count("}")):
+                errors.append(f"{where}: no expression: {text}")
         start, end = begin + found[0].start(), begin + found[0].end()
         number = len(mutants)
         kept = content[start:end]

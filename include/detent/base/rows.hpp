@@ -38,6 +38,30 @@ void for_each_row(tensor_view<T> x, const F& f) {
   }
 }
 
+/// The same elements in the same order with as few dimensions as strides allow: for_each_row()
+/// then has as few and as long lines as possible. A dense view becomes a single line.
+template <class T>
+[[nodiscard]] tensor_view<T> merge_dimensions(tensor_view<T> x) {
+  tensor_view<T> merged;
+  merged.data = x.data;
+  for (std::size_t i = 0; i < x.rank; ++i) {
+    const auto extent = static_cast<std::ptrdiff_t>(x.shape[i]);
+    if (extent == 1) {
+      continue;
+    }
+    const std::size_t last = merged.rank - 1;
+    if (merged.rank > 0 && merged.strides[last] == extent * x.strides[i]) {
+      merged.shape[last] *= x.shape[i];
+      merged.strides[last] = x.strides[i];
+    } else {
+      merged.shape[merged.rank] = x.shape[i];
+      merged.strides[merged.rank] = x.strides[i];
+      ++merged.rank;
+    }
+  }
+  return merged;
+}
+
 /// Calls f(channel, data, size, stride) for pieces of x that have one channel (index along `axis`)
 /// each: lines of the last dimension, or single elements if `axis` is the last dimension. x must
 /// not be empty.

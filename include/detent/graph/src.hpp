@@ -9,8 +9,10 @@
 #ifndef DETENT_GRAPH_SRC_HPP
 #define DETENT_GRAPH_SRC_HPP
 
-#if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && !defined(DETENT_COMPILE_GRAPH_EXECUTION)
-#error "detent: include <detent/graph/src.hpp> before any other header of the graph floor"
+#if (defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) || \
+     defined(DETENT_OBSERVER_REGISTRY_REGISTRY_HPP)) &&      \
+    !defined(DETENT_COMPILE_GRAPH_EXECUTION)
+#error "detent: include <detent/graph/src.hpp> before any other header of detent"
 #endif
 // The headers of the graph floor read both macros, hence these stand before the first of them.
 #ifndef DETENT_COMPILE_GRAPH_EXECUTION

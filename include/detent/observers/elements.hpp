@@ -79,20 +79,22 @@ void observe_elements(Observer& observer, tensor_view<T> x, const F& f) {
     observer.observe(std::span<const float>(values.data(), filled));
     filled = 0;
   };
-  detail::for_each_row(x, [&](T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
-    for (std::size_t first = 0; first < n;) {
-      const std::size_t count = (std::min)(block - filled, n - first);
-      for (std::size_t i = 0; i < count; ++i) {
-        values[filled + i] =
-            detail::real_value(row[static_cast<std::ptrdiff_t>(first + i) * stride]);
-      }
-      filled += count;
-      first += count;
-      if (filled == block) {
-        flush();
-      }
-    }
-  });
+  const tensor_view<T> lines = detail::merge_dimensions(x);
+  detail::for_each_row(
+      lines, [&](T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+        for (std::size_t first = 0; first < n;) {
+          const std::size_t count = (std::min)(block - filled, n - first);
+          for (std::size_t i = 0; i < count; ++i) {
+            values[filled + i] =
+                detail::real_value(row[static_cast<std::ptrdiff_t>(first + i) * stride]);
+          }
+          filled += count;
+          first += count;
+          if (filled == block) {
+            flush();
+          }
+        }
+      });
   if (filled != 0) {
     flush();
   }

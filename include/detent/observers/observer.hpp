@@ -48,16 +48,18 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
   }
   require(x.data != nullptr, error_kind::invalid_argument, "observe: null data with size ",
           x.size());
-  for_each_row(x, [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
-      if constexpr (float_format<T>) {
-        values.push_back(to_float(value));
-      } else {
-        values.push_back(static_cast<float>(value));
-      }
-    }
-  });
+  const tensor_view<const T> lines = merge_dimensions(x);
+  for_each_row(lines,
+               [&](const T* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+                 for (std::size_t i = 0; i < n; ++i) {
+                   const T value = row[static_cast<std::ptrdiff_t>(i) * stride];
+                   if constexpr (float_format<T>) {
+                     values.push_back(to_float(value));
+                   } else {
+                     values.push_back(static_cast<float>(value));
+                   }
+                 }
+               });
   return values;
 }
 

@@ -885,7 +885,7 @@ class assignment_search {
     std::size_t first = parts_;
     std::size_t last = 0;
     level_caps caps{0, 0};
-    first_of_part_.assign(parts_ + 1, 0);
+    first_of_part_.assign(parts_ + 2, 0);
     for (const live_part& p : parts) {
       const level_caps own = tasks_[p.task].caps;
       caps = {(std::max)(caps.negative, own.negative), (std::max)(caps.positive, own.positive)};
@@ -916,17 +916,18 @@ class assignment_search {
             }
           }
         });
+    // A counting sort. While steps move, first_of_part_[i + 1] is the place of the next one of part
+    // i; afterwards it is where part i ends, and part i + 1 begins.
     std::fill(first_of_part_.begin(), first_of_part_.end(), 0);
     for (const step& s : steps) {
-      ++first_of_part_[s.part + 1];
+      ++first_of_part_[s.part + 2];
     }
-    for (std::size_t i = 0; i < parts_; ++i) {
-      first_of_part_[i + 1] += first_of_part_[i];
+    for (std::size_t i = 1; i < first_of_part_.size(); ++i) {
+      first_of_part_[i] += first_of_part_[i - 1];
     }
-    std::vector<std::size_t> next = first_of_part_;
     steps_.resize(steps.size());
     for (const step& s : steps) {
-      steps_[next[s.part]++] = s;
+      steps_[first_of_part_[s.part + 1]++] = s;
     }
   }
 

@@ -107,15 +107,18 @@ class gram_matrix {
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
   /// and neither G nor `fraction` is zero. Throws invalid_argument if `fraction` is negative or not
   /// finite.
-  [[nodiscard]] gram_matrix dampened(double fraction) const {
+  [[nodiscard]] gram_matrix dampened(double fraction) && {
     require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
             "gram_matrix: damping of ", fraction);
-    gram_matrix result = *this;
     const double added = detail::rounded_product(fraction, mean_diagonal());
     for (std::size_t i = 0; i < size_; ++i) {
-      result.values_[is_diagonal_ ? i : i * size_ + i] += added;
+      values_[is_diagonal_ ? i : i * size_ + i] += added;
     }
-    return result;
+    return std::move(*this);
+  }
+  /// The same for a copy.
+  [[nodiscard]] gram_matrix dampened(double fraction) const& {
+    return gram_matrix(*this).dampened(fraction);
   }
   /// The Gram matrix of inputs that are divided by `divisors`, one for each input: G_ij / (d_i
   /// d_j). Throws shape_mismatch if their number is not K, invalid_argument if a divisor is not

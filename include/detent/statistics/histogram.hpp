@@ -52,7 +52,7 @@ enum class bin_content : std::uint8_t {
 /// How a histogram stores its bins. The results do not depend on it.
 enum class bin_storage : std::uint8_t {
   dense,  ///< all bins from the first value on: 252 KiB of counts, 504 KiB with sums
-  sparse  ///< pages of 128 bins, made as values need them; for one histogram per channel
+  sparse  ///< pages of 128 bins, made as values need them; for many histograms
 };
 
 namespace detail {
@@ -91,7 +91,9 @@ class basic_histogram {
 
   /// Makes a histogram that has seen nothing.
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
-    page_.fill(no_page);
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      first_entry_[page] = without_page(page);
+    }
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
@@ -311,8 +313,8 @@ class basic_histogram {
   static constexpr std::uint32_t dropped_mask = (1U << dropped) - 1U;
   static constexpr std::size_t entry_count = ((negative | window) >> dropped) + 1;
   static constexpr int page_bits = 7;
-  static constexpr std::uint32_t page_mask = (1U << page_bits) - 1U;
-  static constexpr std::uint16_t no_page = 0xFFFF;
+  static constexpr std::size_t page_size = std::size_t{1} << page_bits;
+  static constexpr std::size_t pages = 256;  // as many as positions have
   static constexpr detail::byte_format format{"detenthg", 1};
 
   void swap(basic_histogram& other) noexcept {
@@ -324,7 +326,7 @@ class basic_histogram {
     std::swap(count_zero_, other.count_zero_);
     std::swap(lower_, other.lower_);
     std::swap(upper_, other.upper_);
-    page_.swap(other.page_);
+    first_entry_.swap(other.first_entry_);
     entries_.swap(other.entries_);
   }
 
@@ -362,6 +364,14 @@ class basic_histogram {
     return to | (position & negative);
   }
 
+  /// The value of first_entry_ for a page that has no entries; modulo 2^32.
+  [[nodiscard]] static constexpr std::uint32_t without_page(std::uint32_t page) noexcept {
+    return 0U - (page << page_bits);
+  }
+  [[nodiscard]] bool has_page(std::uint32_t page) const noexcept {
+    return first_entry_[page] != without_page(page);
+  }
+
   /// The entry of a position; it is made if there is none yet.
   entry& entry_at(std::uint32_t position) {
     if (is_dense()) {
@@ -370,12 +380,16 @@ class basic_histogram {
       }
       return entries_[position >> dropped];
     }
-    std::uint16_t& page = page_[position >> (dropped + page_bits)];
-    if (page == no_page) {
-      page = static_cast<std::uint16_t>(entries_.size() >> page_bits);
-      entries_.resize(entries_.size() + page_mask + 1);
+    const std::uint32_t page = position >> (dropped + page_bits);
+    if (!has_page(page)) {
+      const std::size_t size = (std::max)(entries_.size(), page_size);
+      if (size + page_size > entries_.capacity()) {  // by a quarter: doubling wastes up to a half
+        entries_.reserve(size + (std::max)(page_size, size / 4));
+      }
+      entries_.resize(size + page_size);
+      first_entry_[page] += static_cast<std::uint32_t>(size);
     }
-    return entries_[(std::size_t{page} << page_bits) + (position >> dropped & page_mask)];
+    return entries_[first_entry_[page] + (position >> dropped)];
   }
   void add(std::uint32_t position, std::uint64_t count, std::uint64_t excess) {
     const bool below = (position & (negative - 1U)) >= window;
@@ -397,9 +411,10 @@ class basic_histogram {
       visit(0, 0, entries_.size());
       return;
     }
-    for (std::size_t i = 0; i < page_.size(); ++i) {
-      if (page_[i] != no_page) {
-        visit(i << page_bits, std::size_t{page_[i]} << page_bits, page_mask + 1);
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      if (has_page(page)) {
+        const std::uint32_t first_bin = page << page_bits;
+        visit(first_bin, first_entry_[page] + first_bin, page_size);
       }
     }
   }
@@ -411,7 +426,7 @@ class basic_histogram {
       next.add(moved(position, raise), e.count, e.sum());
     });
     entries_ = std::move(next.entries_);
-    page_ = next.page_;
+    first_entry_ = next.first_entry_;
     lowest_ = lowest;
   }
 
@@ -438,24 +453,56 @@ class basic_histogram {
     }
     include_range(r.lower, r.upper);
     count_zero_ += x.size() - r.count;
-    if (!is_dense()) {
-      for (std::size_t i = 0; i < r.count; ++i) {
-        entry_at(positions[i]).add(1, positions[i] & dropped_mask);
-      }
-      return;
-    }
+    is_dense() ? count_dense({positions.data(), r.count})
+               : count_sparse({positions.data(), r.count});
+  }
+
+  /// Counts one value at each position.
+  void count_dense(std::span<const std::uint32_t> positions) {
     if (entries_.empty()) {
       entries_.resize(entry_count);
     }
-    entry* entries = entries_.data();
+    for_each_position(positions, [entries = entries_.data()](std::uint32_t position) {
+      entries[position >> dropped].add(1, position & dropped_mask);
+    });
+  }
+  /// Counts one value at each position. Values whose page does not exist yet are first counted in
+  /// the entries that belong to no page and then, with new pages, again: the loop needs no branch
+  /// for them.
+  void count_sparse(std::span<std::uint32_t> positions) {
+    if (entries_.empty()) {
+      entries_.resize(page_size);
+    }
+    entry* const entries = entries_.data();
+    const auto& first = first_entry_;
+    for_each_position(positions, [&first, entries](std::uint32_t position) {
+      const std::uint32_t at = first[position >> (dropped + page_bits)] + (position >> dropped);
+      entries[at].add(1, position & dropped_mask);
+    });
+    std::uint64_t counted = 0;
+    for (std::size_t i = 0; i < page_size; ++i) {
+      counted |= entries[i].count;
+    }
+    if (counted != 0) {
+      std::fill_n(entries, page_size, entry{});
+      const auto last = std::remove_if(positions.begin(), positions.end(), [&](std::uint32_t p) {
+        return has_page(p >> (dropped + page_bits));
+      });
+      std::for_each(positions.begin(), last,
+                    [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
+    }
+  }
+  /// Calls f(position) for each one, four at a time.
+  template <class F>
+  static void for_each_position(std::span<const std::uint32_t> positions, const F& f) {
     std::size_t i = 0;
-    for (; i + 4 <= r.count; i += 4) {
+    for (; i + 4 <= positions.size(); i += 4) {
       for (std::size_t k = 0; k < 4; ++k) {
-        entries[positions[i + k] >> dropped].add(1, positions[i + k] & dropped_mask);
+        f(positions[i + k]);
       }
     }
-    for (; i < r.count; ++i) {
-      entries[positions[i] >> dropped].add(1, positions[i] & dropped_mask);
+    for (; i < positions.size(); ++i) {
+      f(positions[i]);
     }
   }
 
@@ -501,7 +548,9 @@ class basic_histogram {
   std::uint64_t count_zero_ = 0;
   float lower_ = std::numeric_limits<float>::infinity();
   float upper_ = -std::numeric_limits<float>::infinity();
-  std::array<std::uint16_t, 256> page_;  // sparse storage: number of each page in entries_
+  // Sparse storage: the place in entries_ of each page, less the number of its first bin. The first
+  // page_size entries belong to no page and are 0 between calls, see count_sparse().
+  std::array<std::uint32_t, pages> first_entry_;
   std::vector<entry> entries_;
 };
 
@@ -519,21 +568,25 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
   require(x.data != nullptr, error_kind::invalid_argument, "histogram: null data with size ",
           x.size());
   require_room(x.size());
-  detail::for_each_row(x, [&](const float* row, std::size_t n, std::ptrdiff_t stride,
-                              const std::array<std::size_t, max_rank>& /*index*/) {
-    if (stride == 1) {
-      observe(std::span<const float>(row, n));
-      return;
-    }
-    std::array<float, block_size> block;
-    for (std::size_t i = 0; i < n; i += block_size) {
-      const std::size_t count = (std::min)(n - i, block_size);
-      for (std::size_t k = 0; k < count; ++k) {
-        block[k] = row[static_cast<std::ptrdiff_t>(i + k) * stride];
-      }
-      observe(std::span<const float>(block.data(), count));
-    }
-  });
+  // Short lines are gathered, since a block has a cost of its own.
+  std::array<float, block_size> block;
+  std::size_t filled = 0;
+  const tensor_view<const float> lines = detail::merge_dimensions(x);
+  detail::for_each_row(
+      lines, [&](const float* row, std::size_t n, std::ptrdiff_t stride, const auto& /*index*/) {
+        if (stride == 1 && n >= block_size / 4) {
+          observe(std::span<const float>(row, n));
+          return;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          block[filled++] = row[static_cast<std::ptrdiff_t>(i) * stride];
+          if (filled == block_size) {
+            observe_block(block);
+            filled = 0;
+          }
+        }
+      });
+  observe_block(std::span<const float>(block.data(), filled));
 }
 
 template <bin_content kContent>

@@ -91,6 +91,7 @@ namespace detail {
     return any_observer(detent::ppq::mse_observer(o));
   }
   observer_options o;
+  o.storage = bin_storage::sparse;
   o.scheme = scheme;
   o.behaviour = behaviour;
   if (s.overrides.percentile) {

@@ -46,7 +46,9 @@ struct activation_options {
   /// the levels -(2^(bits - 1) - 1) .. 2^(bits - 1) - 1; values beyond it may take the lowest
   /// level.
   bool symmetric = false;
-  observer_options observer = {};  ///< Options of the observers; the scheme is set from the type.
+  /// Options of the observers; the scheme is set from the type. Histograms are sparse by default,
+  /// because there is one for each activation.
+  observer_options observer = {.storage = bin_storage::sparse};
   /// The observers that methods name. A copy of default_observers() takes observers of your own.
   observer_registry observers = default_observers();
   /// Parameters, ranges or observers of single activations, by the name of the value. The trials of

@@ -235,30 +235,33 @@ class row_moments {
   void observe(std::span<const float> x, std::span<const std::size_t> rows, std::size_t group,
                const parallel_for& parallel) {
     const std::size_t features = geometry_.features;
-    values_.resize(rows.size() * features);
+    std::vector<float> values(rows.size() * features);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       if (geometry_.is_image) {
-        read_patch(x, rows[r], group, values_.data() + r * features);
+        read_patch(x, rows[r], group, values.data() + r * features);
       } else {
-        std::copy_n(x.data() + rows[r] * features, features, values_.data() + r * features);
+        std::copy_n(x.data() + rows[r] * features, features, values.data() + r * features);
       }
     }
-    for (const float value : values_) {
+    for (const float value : values) {
       require(std::isfinite(value), error_kind::invalid_argument, "it holds ", value);
     }
     if (levels_.qmin == 0) {  // that of int8 is negative
-      observe_codes<std::uint8_t>(rows.size(), group, parallel);
+      observe_codes<std::uint8_t>(values, group, parallel);
     } else {
-      observe_codes<std::int8_t>(rows.size(), group, parallel);
+      observe_codes<std::int8_t>(values, group, parallel);
     }
   }
 
   template <class Q>
-  void observe_codes(std::size_t rows, std::size_t group, const parallel_for& parallel) {
-    std::vector<Q> codes(values_.size());
-    quantize(values_, codes, params_, levels_);
-    observers_[group].observe(matrix_view<const Q>(codes.data(), rows, geometry_.features),
-                              params_.zero_point, parallel);
+  void observe_codes(std::span<const float> values, std::size_t group,
+                     const parallel_for& parallel) {
+    std::vector<Q> codes(values.size());
+    quantize(values, codes, params_, levels_);
+    const std::size_t features = geometry_.features;
+    observers_[group].observe(
+        matrix_view<const Q>(codes.data(), values.size() / features, features), params_.zero_point,
+        parallel);
   }
 
   row_geometry geometry_;
@@ -266,7 +269,6 @@ class row_moments {
   quant_params params_;
   grid levels_;
   image image_;  // of the current run
-  std::vector<float> values_;
   row_sampler sampler_;
   std::vector<gram_observer> observers_;
 };

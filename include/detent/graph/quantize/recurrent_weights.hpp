@@ -12,6 +12,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
@@ -43,9 +44,14 @@ struct recurrent_weights {
 /// Quantizes weights of an LSTM, float32 of shape [directions, 4 * hidden, inputs]. `per_channel`
 /// says whether each row gets a scale of its own, `rule` how scales are chosen. Throws
 /// invalid_argument if a weight is NaN or infinite.
-[[nodiscard]] inline recurrent_weights quantize_recurrent_weights(const tensor& weights,
-                                                                  bool per_channel,
-                                                                  weight_scale rule) {
+[[nodiscard]] DETENT_GRAPH_DECL recurrent_weights quantize_recurrent_weights(const tensor& weights,
+                                                                             bool per_channel,
+                                                                             weight_scale rule);
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL recurrent_weights quantize_recurrent_weights(const tensor& weights,
+                                                               bool per_channel,
+                                                               weight_scale rule) {
   const quant_scheme scheme = symmetric<std::int8_t>;
   const auto directions = static_cast<std::size_t>(weights.dim(0));
   const auto rows = static_cast<std::size_t>(weights.dim(1));
@@ -73,6 +79,7 @@ struct recurrent_weights {
   }
   return result;
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -15,6 +15,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/quantize/accuracy_control.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/tuning_options.hpp>
@@ -119,15 +120,21 @@ inline void check_tuning(const calibration_source& samples, const model_metric& 
 /// contradict each other, naming them, and for a dynamic model without samples where some are
 /// needed; what static_quantization(), quantize_dynamic() and `metric` throw. A trial that throws
 /// ends the search with its exception.
-[[nodiscard]] inline tuning_result tune(const model& float_model, const calibration_source& samples,
-                                        const model_metric& metric,
-                                        const tuning_options& options = {}) {
+[[nodiscard]] DETENT_GRAPH_DECL tuning_result tune(const model& float_model,
+                                                   const calibration_source& samples,
+                                                   const model_metric& metric,
+                                                   const tuning_options& options = {});
+
+#if DETENT_GRAPH_DEFINES_QUANTIZATION
+DETENT_GRAPH_DECL tuning_result tune(const model& float_model, const calibration_source& samples,
+                                     const model_metric& metric, const tuning_options& options) {
   detail::check_tuning(samples, metric, options);
   detail::check_runs(float_model, options);
   detail::tuning_search search(float_model, samples, metric, options);
   detail::run_strategy(options.strategy, search);
   return search.result();
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

@@ -117,7 +117,10 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
       detent::detail::rounded_product(static_cast<double>(x_scale), static_cast<double>(x_scale)) /
       static_cast<double>(report.rows);
   for (std::size_t group = 0; group < report.groups; ++group) {
-    const gram_matrix g = moments.gram(report.layer, group);
+    gram_matrix g = moments.gram(report.layer, group);
+    // Damping adds `added` * |w - v|^2 to the objectives; the report is without it.
+    const double added = detent::detail::rounded_product(options.damping, g.mean_diagonal());
+    g = std::move(g).dampened(options.damping);
     const auto real =
         channel_rows(weights.data<float>().data(), weights.dims(), w.axis, report.groups, group);
     std::vector<float> scales(real.rows, w.scales[0]);
@@ -128,13 +131,10 @@ inline void round_layer(const tensor& weights, layer_weights& w, const input_mom
     const std::vector<std::int32_t> zero_points(real.rows, w.zero_point);
     const weight_format format{
         .scheme = {w.levels, false}, .scales = scales, .zero_points = zero_points};
-    const quantized_weights found =
-        coordinate_descent(real, g.dampened(options.damping), format,
-                           {.max_iterations = options.max_sweeps, .fixed_scales = true}, parallel);
-    // Damping has added `added` * |w - v|^2 to the objectives; subtract it for the report.
+    const quantized_weights found = coordinate_descent(
+        real, g, format, {.max_iterations = options.max_sweeps, .fixed_scales = true}, parallel);
     const gram_matrix ones = gram_matrix::from_diagonal(std::vector<double>(g.size(), 1.0));
     const quantized_weights nearest = round_to_nearest(real, ones, format, parallel);
-    const double added = detent::detail::rounded_product(options.damping, g.mean_diagonal());
     const auto undamped = [&](double objective, double squares) {
       return (std::max)(0.0, objective - detent::detail::rounded_product(added, squares));
     };

@@ -19,6 +19,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -294,13 +295,17 @@ class opset_upgrade {
 /// Throws invalid_argument if `to` is neither 13 nor 19. Throws unsupported if the opset is below
 /// 7, if a node calls a function of the model, or if a node has a form without an equivalent in
 /// opset `to` (Scan of opset 8, BatchNormalization with spatial = 0), naming the node.
-inline void upgrade_opset(model& m, std::int64_t to = 13) {
+DETENT_GRAPH_DECL void upgrade_opset(model& m, std::int64_t to = 13);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void upgrade_opset(model& m, std::int64_t to) {
   require(to == 13 || to == 19, error_kind::invalid_argument, "upgrade_opset: opset ", to,
           " is neither 13 nor 19");
   if (m.opset() < to) {
     detail::opset_upgrade(m, to).run();
   }
 }
+#endif
 
 }  // namespace graph
 DETENT_NAMESPACE_END

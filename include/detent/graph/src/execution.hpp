@@ -14,13 +14,15 @@
 #endif
 #ifndef DETENT_GRAPH_SEPARATE_COMPILATION
 /// Users define this macro in every translation unit that includes the graph floor and is to leave
-/// its large functions to the units that include `<detent/graph/src.hpp>` or its parts.
+/// its large functions to the units that include `<detent/graph/src.hpp>` or its parts. So is
+/// default_observers(), which is compiled with what quantizes models.
 #define DETENT_GRAPH_SEPARATE_COMPILATION
 #endif
 
 #include <detent/graph/rewrite/equalization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/node_pattern.hpp>
+#include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/smooth_quant.hpp>
 #include <detent/graph/run/executor.hpp>

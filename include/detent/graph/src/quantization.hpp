@@ -4,10 +4,10 @@
 #ifndef DETENT_GRAPH_SRC_QUANTIZATION_HPP
 #define DETENT_GRAPH_SRC_QUANTIZATION_HPP
 
-#if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && \
+#if (defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) || \
+     defined(DETENT_OBSERVER_REGISTRY_REGISTRY_HPP)) &&      \
     !defined(DETENT_COMPILE_GRAPH_QUANTIZATION)
-#error \
-    "detent: include <detent/graph/src/quantization.hpp> before any other header of the graph floor"
+#error "detent: include <detent/graph/src/quantization.hpp> before any other header of detent"
 #endif
 #ifndef DETENT_COMPILE_GRAPH_QUANTIZATION
 /// Marks the translation unit that defines the functions which quantize and train models. This
@@ -38,8 +38,11 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_aware_training.hpp>
+#include <detent/graph/quantize/recurrent_weights.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/quantize/tuning.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
 #include <detent/graph/quantize/weight_rounding.hpp>
+#include <detent/observer_registry/default_observers.hpp>
 
 #endif  // DETENT_GRAPH_SRC_QUANTIZATION_HPP
