@@ -523,6 +523,9 @@ TEST_CASE("saved histograms whose bins do not fit their range are refused") {
     check_error(error_kind::bad_file, {"a bin's count"},
                 [&] { static_cast<void>(histogram::load(bytes)); });
   }
+  // More values in sum than the bins have.
+  check_error(error_kind::bad_file, {"do not add up"},
+              [&] { static_cast<void>(histogram::load(with(24 + 8, std::uint64_t{3}))); });
   // The first bin made one of negative values.
   check_error(error_kind::bad_file, {"histogram::load"},
               [&] { static_cast<void>(histogram::load(with(range_at + 16, 0x4000U))); });

@@ -818,9 +818,21 @@ TEST_CASE("GPTQ: singular Gram matrices") {
   a.codes[7] = b.codes[7];
   CHECK(a.codes == b.codes);
 
+  // A pivot counts from twice the rounding of its diagonal element on, since there are two columns.
+  const std::vector<float> two = {0.5F, 0.7F};
+  const auto damping_needed = [&](double excess) {
+    const std::vector<double> nearly_equal = {1.0 + excess, 1.0, 1.0, 1.0};
+    return detent::gptq(matrix(two, 2), gram_matrix::from_matrix({nearly_equal.data(), 2, 2}),
+                        format, {.damping = 0.0})
+        .evidence.damping;
+  };
+  constexpr double rounding = std::numeric_limits<double>::epsilon();
+  CHECK(damping_needed(4 * rounding) == 0.0);
+  CHECK(damping_needed(2 * rounding) == 1e-6);
+  CHECK(damping_needed(rounding) == 1e-6);
+
   // Not a Gram matrix at all.
   const std::vector<double> indefinite = {1.0, 5.0, 5.0, 1.0};
-  const std::vector<float> two = {0.5F, 0.7F};
   check_error(error_kind::invalid_argument, {"gptq", "positive definite"}, [&] {
     static_cast<void>(
         detent::gptq(matrix(two, 2), gram_matrix::from_matrix({indefinite.data(), 2, 2}), format));
