@@ -92,6 +92,8 @@ def read_table(include):
             if mutated is not None and not is_expression(text):
                 errors.append(f"{where}: no expression: {text}")
         start, end = begin + found[0].start(), begin + found[0].end()
+        if mutated is not None and not binds_alone(content[:start], content[start:end], content[end:]):
+            errors.append(f"{where}: what surrounds it binds more tightly: {original}")
         number = len(mutants)
         kept = content[start:end]
         if mutated is None:
@@ -108,6 +110,28 @@ def read_table(include):
     if errors:
         sys.exit(1)
     return mutants
+
+
+# Binary operators and how tightly they bind; a condition a ? b : c binds least.
+PRECEDENCE = {"?": 1, ":": 1, "||": 2, "&&": 3, "|": 4, "^": 5, "&": 6, "==": 7, "!=": 7, "<": 8, ">": 8, "<=": 8, ">=": 8, "<<": 9, ">>": 9,
+              "+": 10, "-": 10, "*": 11, "/": 11, "%": 11}
+OPERATOR = r"\|\||&&|==|!=|<=|>=|<<|>>|[?:|^&<>+*/%-]"
+
+
+def binds_alone(before, kept, after):
+    """False if brackets around the expression `kept` change what its surroundings mean: `a && b ? c : d` is no `a && (b ? c : d)`."""
+    code = re.sub(r'"[^"]*"|\'.\'', "x", kept.replace("::", "").replace("->", "."))
+    outer = ""
+    while outer != code:
+        outer, code = code, re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[\w:, *]*>", "x", code)
+    own = min((PRECEDENCE[o] for o in re.findall(r"(?<=[\w)]) ?(" + OPERATOR + r")(?= )", code)), default=99)
+    left = re.search("(" + OPERATOR + r")\s*$", before.replace("::", "").replace("->", "."))
+    right = re.match(r"\s*(" + OPERATOR + ")", after.replace("::", "").replace("->", "."))
+    # Of equals the left one comes first.
+    associative = ("||", "&&", "?", ":")
+    if left and (PRECEDENCE[left[1]] > own or PRECEDENCE[left[1]] == own and left[1] not in associative):
+        return False
+    return not (right and PRECEDENCE[right[1]] > own)
 
 
 def is_expression(text):
