@@ -531,6 +531,15 @@ TEST_CASE("saved histograms whose bins do not fit their range are refused") {
               [&] { static_cast<void>(histogram::load(with(range_at + 16, 0x4000U))); });
 }
 
+TEST_CASE("a distribution leaves out values that are as good as zero") {
+  // The window of a histogram ends 2^-30 below the largest magnitude.
+  const float x[] = {1.0F, -0.5F, 1e-12F, -1e-12F, 0.0F};
+  const detent::distribution d(observed(std::span<const float>(x)));
+  CHECK(d.weight() == 5);
+  CHECK(d.positive().size() == 1);
+  CHECK(d.negative().size() == 1);
+}
+
 TEST_CASE("bins of one value, and of magnitudes of both signs") {
   // A single value is known from the sum of its bin.
   const float x[] = {0.7001F};

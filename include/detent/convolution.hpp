@@ -18,6 +18,7 @@
 #include <detent/base/aligned.hpp>
 #include <detent/base/checked_size.hpp>
 #include <detent/base/emptied_by_move.hpp>
+#include <detent/cache_sizes.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
@@ -267,6 +268,7 @@ class integer_convolution {
       : kernels_(products),
         filters_(filters),
         lhs_zero_point_(options.lhs_zero_point),
+        caches_(resolved_caches(options.caches)),
         groups_(filters.groups().size()) {
     const filter_shape& f = filters.shape();
     for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -305,6 +307,7 @@ class integer_convolution {
     g.m = block.count();
     g.n = weights.columns();
     g.k = weights.depth();
+    g.caches = caches_;
     if (of_group.wide) {
       multiply_wide(g, of_group, block, first);
       return;
@@ -388,6 +391,7 @@ class integer_convolution {
   const kernels::integer_product_kernels& kernels_;
   const packed_filters& filters_;
   std::int32_t lhs_zero_point_;
+  cache_sizes caches_;
   std::vector<group_terms> groups_;
   bool is_wide_ = false;
   std::vector<std::int32_t> zeros_;  // column offsets of raw depthwise products

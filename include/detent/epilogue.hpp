@@ -78,8 +78,9 @@ struct epilogue_options {
   /// the sums, as with beta = 1 in BLAS; null means none. It may be the output itself, which then
   /// accumulates.
   matrix_view<const std::int32_t> addend = {};
-  /// For gemm() with 8-bit weights: sizes of caches in bytes that the product is divided for; a
-  /// size of 0 means the size that the processor reports. The results do not depend on them.
+  /// For gemm() and convolve() with 8-bit weights: sizes of caches in bytes that the product is
+  /// divided for; a size of 0 means the size that the processor reports. The results do not depend
+  /// on them.
   cache_sizes caches = {};
 };
 

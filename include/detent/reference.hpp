@@ -286,6 +286,17 @@ struct pair_split {
   return raised > upper ? upper : raised;
 }
 
+/// x * clamp(x + 3, 0, 6) / 6; the sixth is rounded to float and multiplied with the clamped sum
+/// first.
+[[nodiscard]] inline float hard_swish(float x) noexcept {
+  return x * (clamp(x + 3.0F, 0.0F, 6.0F) * (1.0F / 6.0F));
+}
+
+/// clamp(alpha * x + beta, 0, 1), with a fused product.
+[[nodiscard]] inline float hard_sigmoid(float x, float alpha, float beta) noexcept {
+  return clamp(std::fma(alpha, x, beta), 0.0F, 1.0F);
+}
+
 /// The larger of two elements of a maximum that takes one after the other: x if it exceeds `best`
 /// or is NaN, else `best`. A NaN stays, and of two zeros the first one does.
 template <class T>

@@ -20,7 +20,9 @@
 #include <detent/kernels/definitions/double_products.hpp>
 #include <detent/kernels/definitions/elementwise.hpp>
 #include <detent/kernels/definitions/exponentials.hpp>
+#include <detent/kernels/definitions/float_functions.hpp>
 #include <detent/kernels/definitions/float_products.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>
 #include <detent/kernels/definitions/maxima.hpp>
 #include <detent/kernels/definitions/nibble_products.hpp>

@@ -1356,6 +1356,17 @@ struct pair_split {
   return raised > upper ? upper : raised;
 }
 
+/// x * clamp(x + 3, 0, 6) / 6; the sixth is rounded to float and multiplied with the clamped sum
+/// first.
+[[nodiscard]] inline float hard_swish(float x) noexcept {
+  return x * (clamp(x + 3.0F, 0.0F, 6.0F) * (1.0F / 6.0F));
+}
+
+/// clamp(alpha * x + beta, 0, 1), with a fused product.
+[[nodiscard]] inline float hard_sigmoid(float x, float alpha, float beta) noexcept {
+  return clamp(std::fma(alpha, x, beta), 0.0F, 1.0F);
+}
+
 /// The larger of two elements of a maximum that takes one after the other: x if it exceeds `best`
 /// or is NaN, else `best`. A NaN stays, and of two zeros the first one does.
 template <class T>
@@ -4398,6 +4409,27 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
 #endif
 }
 
+HWY_INLINE float_vector product(float_vector a, float_vector b) noexcept {
+#if defined(__GNUC__)
+  float_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
+  return hn::MulAdd(a, b, hn::Set(float_tag{}, -0.0F));
+#endif
+}
+
+/// The polynomial with these coefficients, the last one constant, by Horner's rule.
+template <std::size_t N>
+HWY_INLINE float_vector polynomial(const float (&coefficients)[N], float_vector x) noexcept {
+  const float_tag df;
+  float_vector sum = hn::Set(df, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(df, coefficients[k]));
+  }
+  return sum;
+}
+
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
 /// the sum then hold: they are rounding_bias_bits + integer.
 inline constexpr float rounding_bias = 12582912.0F;
@@ -4672,6 +4704,27 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
 #else
   return hn::MulAdd(a, b, hn::Set(double_tag{}, -0.0));
 #endif
+}
+
+HWY_INLINE float_vector product(float_vector a, float_vector b) noexcept {
+#if defined(__GNUC__)
+  float_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
+  return hn::MulAdd(a, b, hn::Set(float_tag{}, -0.0F));
+#endif
+}
+
+/// The polynomial with these coefficients, the last one constant, by Horner's rule.
+template <std::size_t N>
+HWY_INLINE float_vector polynomial(const float (&coefficients)[N], float_vector x) noexcept {
+  const float_tag df;
+  float_vector sum = hn::Set(df, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(df, coefficients[k]));
+  }
+  return sum;
 }
 
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
@@ -17248,8 +17301,9 @@ struct epilogue_options {
   /// the sums, as with beta = 1 in BLAS; null means none. It may be the output itself, which then
   /// accumulates.
   matrix_view<const std::int32_t> addend = {};
-  /// For gemm() with 8-bit weights: sizes of caches in bytes that the product is divided for; a
-  /// size of 0 means the size that the processor reports. The results do not depend on them.
+  /// For gemm() and convolve() with 8-bit weights: sizes of caches in bytes that the product is
+  /// divided for; a size of 0 means the size that the processor reports. The results do not depend
+  /// on them.
   cache_sizes caches = {};
 };
 
@@ -25849,6 +25903,7 @@ class integer_convolution {
       : kernels_(products),
         filters_(filters),
         lhs_zero_point_(options.lhs_zero_point),
+        caches_(resolved_caches(options.caches)),
         groups_(filters.groups().size()) {
     const filter_shape& f = filters.shape();
     for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -25887,6 +25942,7 @@ class integer_convolution {
     g.m = block.count();
     g.n = weights.columns();
     g.k = weights.depth();
+    g.caches = caches_;
     if (of_group.wide) {
       multiply_wide(g, of_group, block, first);
       return;
@@ -25970,6 +26026,7 @@ class integer_convolution {
   const kernels::integer_product_kernels& kernels_;
   const packed_filters& filters_;
   std::int32_t lhs_zero_point_;
+  cache_sizes caches_;
   std::vector<group_terms> groups_;
   bool is_wide_ = false;
   std::vector<std::int32_t> zeros_;  // column offsets of raw depthwise products

@@ -104,6 +104,25 @@ TEST_CASE("embeddings: each row is within half a step of its scale") {
   }
 }
 
+TEST_CASE("embeddings: one scale for a table covers its largest magnitude, of either sign") {
+  for (const float sign : {1.0F, -1.0F}) {
+    CAPTURE(sign);
+    model_builder b;
+    b.input("ids", {2}, element_type::s64);
+    std::vector<float> words(static_cast<std::size_t>(rows * columns), 0.5F);
+    words[0] = sign * 127.0F;
+    words[columns + 1] = -sign * 3.0F;
+    b.constant("words", floats({rows, columns}, words));
+    b.output(b.add("Gather", {"words", "ids"}));
+    graph::model m = b.get();
+    graph::quantize_embeddings(m, [](const graph::node&) { return std::optional<bool>(false); });
+    const std::vector<std::int8_t> codes =
+        values_of<std::int8_t>(m.initializers.at("words_quantized"));
+    CHECK(codes[0] == static_cast<int>(sign) * 127);
+    CHECK(codes[columns + 1] == static_cast<int>(-sign) * 3);
+  }
+}
+
 TEST_CASE("embeddings: static and dynamic quantization store them, rules leave them in float") {
   test::random_source r(1201);
   INFO("seed ", r.seed());

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Statistics of nncf::quantize(): the results of quantization with them, files of them, and what is
 // refused.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <detent/base/byte_format.hpp>
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/calibration_state.hpp>
@@ -211,6 +216,54 @@ TEST_CASE("nncf::statistics: damaged states and those of other approaches are re
   const graph::calibration_state other(m, {});
   check_graph_error(error_kind::invalid_argument, {"a.states", "static", "nncf"},
                     [&] { static_cast<void>(load(other.save())); });
+}
+
+/// Writes statistics, changes a text of their bytes, and reads them again.
+nncf::detail::collected_statistics read_again(const nncf::detail::collected_statistics& written,
+                                              std::string_view text = "",
+                                              std::string_view instead = "") {
+  constexpr detent::detail::byte_format format{"TESTTEST", 1};
+  detent::detail::byte_writer out(format);
+  written.write(out);
+  std::vector<std::byte> bytes = std::move(out).finish();
+  if (!text.empty()) {
+    const auto found = std::search(bytes.begin(), bytes.end(), text.begin(), text.end(),
+                                   [](std::byte a, char c) { return a == std::byte(c); });
+    REQUIRE(found != bytes.end());
+    std::transform(instead.begin(), instead.end(), found, [](char c) { return std::byte(c); });
+    const std::uint64_t sum =
+        detent::detail::checksum(std::span<const std::byte>(bytes).first(bytes.size() - 8));
+    std::memcpy(bytes.data() + bytes.size() - 8, &sum, 8);
+  }
+  detent::detail::byte_reader in(bytes, format, "statistics");
+  nncf::detail::collected_statistics again;
+  again.origin = graph::detail::state_origin::read(in);
+  again.read(in);
+  return again;
+}
+
+TEST_CASE("nncf::statistics: ranges that cannot be are refused") {
+  const std::vector<detent::value_range> two = {{-1.0F, 1.0F}, {0.0F, 2.0F}};
+  nncf::detail::collected_statistics good;
+  good.ranges[{"first value", true, true}] = two;
+  good.ranges[{"other value", true, false}] = {{-2.0F, 3.0F}};
+  CHECK(read_again(good).ranges == good.ranges);
+  check_graph_error(error_kind::bad_file, {"out of order"},
+                    [&] { static_cast<void>(read_again(good, "first value", "zirst value")); });
+  check_graph_error(error_kind::bad_file, {"out of order"}, [&] {
+    static_cast<void>(read_again(good, "first value", "other value"));  // with its channels behind
+  });
+  for (const std::size_t count : {0U, 2U}) {
+    nncf::detail::collected_statistics bad = good;
+    bad.ranges[{"other value", true, false}] = {two.begin(),
+                                                two.begin() + static_cast<std::ptrdiff_t>(count)};
+    check_graph_error(error_kind::bad_file, {"ranges of 'other value'"},
+                      [&] { static_cast<void>(read_again(bad)); });
+  }
+  nncf::detail::collected_statistics none = good;
+  none.ranges[{"first value", true, true}].clear();
+  check_graph_error(error_kind::bad_file, {"there are 0 ranges of 'first value'"},
+                    [&] { static_cast<void>(read_again(none)); });
 }
 
 }  // namespace

@@ -1357,6 +1357,28 @@ TEST_CASE("nncf::place_quantizers: what becomes of quantizers below a value with
   }
 }
 
+TEST_CASE(
+    "nncf::place_quantizers: an output of the graph stays in float unless outputs are quantized") {
+  test::random_source r(225);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  const std::string y = b.add("Relu", {layer(b, r, "x", {4, 3, 1, 1})});
+  b.output(y);
+  b.output(layer(b, r, y, {4, 4, 3, 3}));
+  b.output(layer(b, r, y, {2, 4, 1, 1}));
+  for (const bool outputs : {false, true}) {
+    CAPTURE(outputs);
+    std::vector<nncf::placed_quantizer> found =
+        nncf::place_quantizers(b.get(), {.quantize_outputs = outputs});
+    std::erase_if(found, [&](const auto& q) { return q.value != y; });
+    REQUIRE(!found.empty());
+    for (const nncf::placed_quantizer& q : found) {
+      CHECK(q.only.has_value() == !outputs);  // only for a layer, or for all that take the value
+    }
+  }
+}
+
 TEST_CASE("nncf: groups of quantizers, and models without some of them") {
   test::random_source r(223);
   INFO("seed ", r.seed());

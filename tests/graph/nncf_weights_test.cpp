@@ -669,6 +669,250 @@ TEST_CASE("scale estimation: one step by hand") {
         doctest::Approx(0.25 * 4.0 / 8.0 + 0.75 * 2.2 / 4.0).epsilon(1e-6));
 }
 
+namespace {
+
+/// (code - zero point) of each weight of a group, by the definition.
+std::vector<double> targets_of(const std::vector<float>& w, float scale, float zero_point,
+                               float low, float high) {
+  std::vector<double> t;
+  for (const float x : w) {
+    const float code = std::nearbyint(x / scale + zero_point);
+    t.push_back(static_cast<double>((std::min)((std::max)(code, low), high) - zero_point));
+  }
+  return t;
+}
+
+/// The scale that scale estimation finds for a group of 4-bit weights, by the formulas of its
+/// header.
+float estimated_scale(const std::vector<float>& w, const std::vector<float>& magnitudes,
+                      const std::vector<std::vector<float>>& samples, float first, float zero_point,
+                      bool asymmetric, const nncf::scale_estimation_params& params) {
+  const float low = asymmetric ? 0.0F : -8.0F;
+  const float high = asymmetric ? 15.0F : 7.0F;
+  const auto targets = [&](float scale) { return targets_of(w, scale, zero_point, low, high); };
+  const std::vector<double> before = targets(first);
+  double all = 0x1p-23;
+  for (std::size_t k = 0; k < w.size(); ++k) {
+    all += before[k] != 0.0 ? static_cast<double>(magnitudes[k]) : 0.0;
+  }
+  const auto error = [&](float scale) {
+    const std::vector<double> t = targets(scale);
+    double of_outputs = 0.0;
+    double of_weights = 0.0;
+    for (const std::vector<float>& x : samples) {
+      double exact = 0.0;
+      double rounded = 0.0;
+      for (std::size_t k = 0; k < w.size(); ++k) {
+        exact += static_cast<double>(w[k]) * static_cast<double>(x[k]);
+        rounded += t[k] * static_cast<double>(scale) * static_cast<double>(x[k]);
+      }
+      of_outputs += (exact - rounded) * (exact - rounded);
+    }
+    for (std::size_t k = 0; k < w.size(); ++k) {
+      const double difference = t[k] * static_cast<double>(scale) - static_cast<double>(w[k]);
+      of_weights += difference * difference;
+    }
+    return of_outputs / static_cast<double>(samples.size()) +
+           (std::max)(params.weight_penalty, 0.0) * of_weights / static_cast<double>(w.size());
+  };
+  float best = first;
+  double least = error(first);
+  const auto step = [&](const std::vector<double>& t) {
+    double sum = 0.0;
+    for (std::size_t k = 0; k < w.size(); ++k) {
+      const double importance = before[k] != 0.0 ? static_cast<double>(magnitudes[k]) / all : 0.0;
+      sum += importance * std::fabs(static_cast<double>(w[k])) /
+             (t[k] == 0.0 ? 0.001 : std::fabs(t[k]));
+    }
+    const auto tried = static_cast<float>(std::copysign(sum, first));
+    if (tried != 0.0F && error(tried) <= least) {
+      least = error(tried);
+      best = tried;
+    }
+  };
+  for (std::size_t i = 0; i < params.initial_steps; ++i) {
+    step(targets(best));
+  }
+  for (std::size_t i = 0; i < params.scale_steps; ++i) {
+    step(targets(static_cast<float>(1.0 - 0.05 * static_cast<double>(i)) * first));
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("scale estimation: groups of weights beside the formulas") {
+  random_source r(21);
+  INFO("seed ", r.seed());
+  for (int round = 0; round < 300; ++round) {
+    CAPTURE(round);
+    const bool asymmetric = round % 2 == 0;
+    const std::size_t size = r.size(1, 24);
+    // Many weights round to zero.
+    std::vector<float> w = r.reals(size, -0.2F, 0.2F);
+    w[0] = r.chance(50) ? 1.0F : -1.0F;
+    std::vector<std::vector<float>> samples;
+    std::vector<float> magnitudes(size, 0.0F);
+    for (int i = 0; i < 5; ++i) {
+      samples.push_back(r.reals(size, -1.0F, 1.0F));
+      for (std::size_t k = 0; k < size; ++k) {
+        samples.back()[k] *= k % 3 == 0 ? 4.0F : 1.0F;
+        magnitudes[k] = (std::max)(magnitudes[k], std::fabs(samples.back()[k]));
+      }
+    }
+    nncf::scale_estimation_params params;
+    params.initial_steps = r.size(0, 4);
+    params.scale_steps = r.size(0, 6);
+    params.weight_penalty = r.chance(50) ? 3.0 : -1.0;
+    const nncf::detail::integer_mode four_bits{4, asymmetric};
+    const nncf::detail::weight_groups one{1, size, 1, false, size};
+    const nncf::detail::integer_weights q = nncf::detail::quantize_by_range(w, one, four_bits);
+    const std::int32_t zero_point = q.zero_points.empty() ? 0 : q.zero_points[0];
+    const float scale = nncf::detail::scale_estimator(four_bits, params, magnitudes, samples)
+                            .run(w, 0, q.scales[0], zero_point);
+    CHECK(static_cast<double>(scale) ==
+          doctest::Approx(static_cast<double>(estimated_scale(w, magnitudes, samples, q.scales[0],
+                                                              static_cast<float>(zero_point),
+                                                              asymmetric, params)))
+              .epsilon(1e-6));
+  }
+}
+
+namespace {
+
+/// The scales that AWQ finds for the inputs of a layer, weights [outputs, inputs], by the
+/// description in its header, with groups of `block` inputs.
+std::vector<float> aware_scales(const std::vector<float>& w, std::size_t inputs, std::size_t block,
+                                const std::vector<std::vector<float>>& samples,
+                                const nncf::awq_params& params,
+                                nncf::detail::integer_mode integers_of) {
+  const std::size_t outputs = w.size() / inputs;
+  std::vector<float> magnitudes(inputs, 0.0F);
+  for (const std::vector<float>& x : samples) {
+    for (std::size_t k = 0; k < inputs; ++k) {
+      magnitudes[k] = (std::max)(magnitudes[k], std::fabs(x[k]));
+    }
+  }
+  // The inputs of the largest magnitudes choose the groups.
+  std::vector<std::size_t> order(inputs);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return magnitudes[a] > magnitudes[b]; });
+  const auto part = static_cast<std::size_t>(static_cast<double>(inputs) * params.percent_to_apply);
+  order.resize((std::max)(part, std::size_t{1}));
+  std::vector<float> result(inputs, 1.0F);
+  for (std::size_t first = 0; first < inputs; first += block) {
+    if (std::none_of(order.begin(), order.end(),
+                     [&](std::size_t k) { return k / block == first / block; })) {
+      continue;
+    }
+    std::vector<float> sorted(magnitudes.begin() + static_cast<std::ptrdiff_t>(first),
+                              magnitudes.begin() + static_cast<std::ptrdiff_t>(first + block));
+    std::sort(sorted.begin(), sorted.end());
+    const double at = 0.1 * static_cast<double>(block - 1);
+    const auto low = static_cast<std::size_t>(at);
+    const float low_value = sorted[low];
+    const float high_value = sorted[(std::min)(low + 1, block - 1)];
+    const auto least =
+        static_cast<float>(low_value + (at - static_cast<double>(low)) * (high_value - low_value));
+    const auto outputs_of = [&](const std::vector<float>& weights,
+                                const std::vector<float>& scales) {
+      std::vector<double> y;
+      for (const std::vector<float>& x : samples) {
+        for (std::size_t n = 0; n < outputs; ++n) {
+          double sum = 0.0;
+          for (std::size_t k = 0; k < block; ++k) {
+            sum += static_cast<double>(weights[n * block + k]) *
+                   static_cast<double>(x[first + k] / scales[k]);
+          }
+          y.push_back(sum);
+        }
+      }
+      return y;
+    };
+    std::vector<float> weights;
+    for (std::size_t n = 0; n < outputs; ++n) {
+      for (std::size_t k = 0; k < block; ++k) {
+        weights.push_back(w[n * inputs + first + k]);
+      }
+    }
+    const std::vector<double> exact = outputs_of(weights, std::vector<float>(block, 1.0F));
+    double least_error = 0.0;
+    for (const double y : exact) {
+      least_error = (std::max)(least_error, std::fabs(y));
+    }
+    double alpha = params.alpha_min;
+    for (std::size_t step = 0; step < params.steps; ++step) {
+      std::vector<float> scales(block);
+      std::vector<float> scaled = weights;
+      for (std::size_t k = 0; k < block; ++k) {
+        const float limited = (std::min)((std::max)(magnitudes[first + k], least), 100.0F);
+        scales[k] = std::pow(limited, static_cast<float>(alpha));
+        for (std::size_t n = 0; n < outputs; ++n) {
+          scaled[n * block + k] *= scales[k];
+        }
+      }
+      const nncf::detail::weight_groups rows{outputs, block, 1, false, block};
+      const auto q = nncf::detail::quantize_by_range(scaled, rows, integers_of);
+      rows.for_each([&](std::size_t i, std::size_t g) { scaled[i] = q.value(i, g); });
+      const std::vector<double> found = outputs_of(scaled, scales);
+      double error = 0.0;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        error += std::fabs(found[i] - exact[i]) / static_cast<double>(found.size());
+      }
+      if (error < least_error) {
+        least_error = error;
+        std::copy(scales.begin(), scales.end(),
+                  result.begin() + static_cast<std::ptrdiff_t>(first));
+      }
+      alpha += (params.alpha_max - params.alpha_min) / static_cast<double>(params.steps);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("awq: scales of inputs beside the formulas") {
+  random_source r(22);
+  INFO("seed ", r.seed());
+  for (int round = 0; round < 40; ++round) {
+    CAPTURE(round);
+    constexpr std::size_t block = 8;
+    const std::size_t inputs = block * r.size(1, 4);
+    const std::size_t outputs = r.size(1, 5);
+    const std::vector<float> w = r.reals(outputs * inputs, -1.0F, 1.0F);
+    // Magnitudes of all sizes, some beyond the limit of 100.
+    std::vector<float> sizes(inputs);
+    for (float& size : sizes) {
+      size = std::ldexp(1.0F, r.integer(-3, 9));
+    }
+    std::vector<std::vector<float>> samples;
+    nncf::detail::layer_input_samples all;
+    for (int i = 0; i < 6; ++i) {
+      samples.push_back(r.reals(inputs, -1.0F, 1.0F));
+      for (std::size_t k = 0; k < inputs; ++k) {
+        samples.back()[k] *= sizes[k];
+      }
+      all.add(floats({1, static_cast<std::int64_t>(inputs)}, samples.back()));
+    }
+    nncf::awq_params params;
+    params.percent_to_apply = r.chance(50) ? 0.002 : 0.1;
+    params.steps = 12;
+    const nncf::detail::integer_mode four_bits{4, r.chance(50)};
+    const nncf::detail::weight_groups groups{outputs, inputs, 1, false, block};
+    const nncf::detail::weight_rows rows{w, groups};
+    const std::vector<float> scales =
+        nncf::detail::activation_aware_scaler(rows, four_bits, params, all, {}).run();
+    const std::vector<float> expected = aware_scales(w, inputs, block, samples, params, four_bits);
+    for (std::size_t k = 0; k < inputs; ++k) {
+      CAPTURE(k);
+      CHECK(static_cast<double>(scales[k]) ==
+            doctest::Approx(static_cast<double>(expected[k])).epsilon(1e-5));
+    }
+  }
+}
+
 TEST_CASE("errors name what is wrong") {
   const auto fails = [](error_kind kind, std::initializer_list<std::string_view> words,
                         const options& o, const graph::model& m = chain(2)) {

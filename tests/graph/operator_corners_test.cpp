@@ -420,6 +420,79 @@ TEST_CASE("corners: sums of uint8 and products of more elements than one piece h
   }
 }
 
+TEST_CASE("corners: LayerNormalization and RMSNormalization with scales of every shape") {
+  test::random_source random(30);
+  INFO("seed ", random.seed());
+  struct broadcast {
+    shape x, scale;
+    std::int64_t axis;
+  };
+  const broadcast all[] = {
+      {{4, 3, 4}, {4}, -1},        // a scale for each element
+      {{4, 3, 4}, {4, 1, 1}, -1},  // as many, but one for each row
+      {{4, 3, 4}, {1, 1, 4}, -1},  // with leading ones
+      {{4, 3, 4}, {}, -1},         // one
+      {{2, 3, 4}, {3, 4}, 1},      // for each element of two axes
+      {{2, 3, 4}, {4}, 1},         // for the last of two axes
+      {{2, 3, 4}, {2, 3, 4}, 2},   // for all elements
+      {{2, 3, 100}, {100}, -1},    // longer than a vector
+      {{5, 1}, {1}, -1},           // rows of one element
+  };
+  for (const broadcast& b : all) {
+    INFO(detent::detail::message(graph::shown(b.x), " ", graph::shown(b.scale)));
+    const tensor x = random_floats(random, b.x, -2.0F, 3.0F);
+    const tensor scale = random_floats(random, b.scale, -2.0F, 2.0F);
+    const tensor bias = random_floats(random, b.scale, -1.0F, 1.0F);
+    const attributes axis = {{"axis", number(b.axis)}};
+    const tensor layer = result_of("LayerNormalization", {x, scale, bias}, axis);
+    const tensor unbiased = result_of("LayerNormalization", {x, scale}, axis);
+    const tensor root = result_of("RMSNormalization", {x, scale}, axis, 23);
+    const std::size_t rank = b.x.size();
+    const auto first =
+        static_cast<std::size_t>(b.axis < 0 ? b.axis + static_cast<std::int64_t>(rank) : b.axis);
+    std::size_t length = 1;
+    for (std::size_t d = first; d < rank; ++d) {
+      length *= static_cast<std::size_t>(b.x[d]);
+    }
+    for (std::size_t i = 0; i < x.count(); ++i) {
+      CAPTURE(i);
+      std::size_t at = 0;  // of the scale
+      std::size_t step = 1;
+      std::size_t rest = i;
+      for (std::size_t d = rank; d-- > 0;) {
+        const std::size_t missing = rank - b.scale.size();
+        if (d >= missing && b.scale[d - missing] != 1) {
+          at += rest % static_cast<std::size_t>(b.x[d]) * step;
+          step *= static_cast<std::size_t>(b.x[d]);
+        }
+        rest /= static_cast<std::size_t>(b.x[d]);
+      }
+      const auto row = x.data<float>().subspan(i / length * length, length);
+      double mean = 0.0;
+      double squares = 0.0;
+      for (const float v : row) {
+        mean += static_cast<double>(v) / static_cast<double>(length);
+        squares += static_cast<double>(v) * static_cast<double>(v) / static_cast<double>(length);
+      }
+      double variance = 0.0;
+      for (const float v : row) {
+        const double difference = static_cast<double>(v) - mean;
+        variance += difference * difference / static_cast<double>(length);
+      }
+      const auto value = static_cast<double>(x.data<float>()[i]);
+      const auto s = static_cast<double>(scale.data<float>()[at]);
+      const double normalized = s * (value - mean) / std::sqrt(variance + 1e-5);
+      const auto near = [](float actual, double expected) {
+        return std::fabs(static_cast<double>(actual) - expected) <=
+               1e-6 * (1 + std::fabs(expected));
+      };
+      CHECK(near(layer.data<float>()[i], normalized + static_cast<double>(bias.data<float>()[at])));
+      CHECK(near(unbiased.data<float>()[i], normalized));
+      CHECK(near(root.data<float>()[i], s * value / std::sqrt(squares + 1e-5)));
+    }
+  }
+}
+
 TEST_CASE("corners: functions of single elements, however many there are") {
   test::random_source random(31);
   INFO("seed ", random.seed());
@@ -431,10 +504,23 @@ TEST_CASE("corners: functions of single elements, however many there are") {
     return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
   };
   const std::vector<std::pair<const char*, attributes>> functions = {
-      {"Exp", {}},     {"Erf", {}},  {"Sigmoid", {}},
-      {"Tanh", {}},    {"Gelu", {}}, {"Gelu", {{"approximate", text("tanh")}}},
-      {"Swish", {}},   {"Mish", {}}, {"Swish", {{"alpha", test::real(-1.7F)}}},
-      {"Softplus", {}}};
+      {"Exp", {}},
+      {"Erf", {}},
+      {"Sigmoid", {}},
+      {"Tanh", {}},
+      {"Gelu", {}},
+      {"Gelu", {{"approximate", text("tanh")}}},
+      {"Swish", {}},
+      {"Mish", {}},
+      {"Swish", {{"alpha", test::real(-1.7F)}}},
+      {"Softplus", {}},
+      {"HardSwish", {}},
+      {"HardSigmoid", {}},
+      {"HardSigmoid", {{"alpha", test::real(0.3F)}, {"beta", test::real(0.4F)}}},
+      {"Sqrt", {}},
+      {"Floor", {}},
+      {"Ceil", {}},
+      {"Round", {}}};
   for (const auto& function : functions) {
     const char* const op = function.first;
     const attributes& a = function.second;
@@ -458,9 +544,11 @@ TEST_CASE("corners: functions of single elements, however many there are") {
 TEST_CASE("corners: Softmax and LogSoftmax of rows of any length, along any axis") {
   test::random_source random(32);
   INFO("seed ", random.seed());
-  const auto close = [](double actual, long double expected) {
+  // The difference to the largest element is rounded to float, and so is what follows.
+  const auto close = [](double actual, long double expected, long double distance) {
+    const auto units = static_cast<double>(3.0L - distance);
     return std::fabs(actual - static_cast<double>(expected)) <=
-           6e-8 * std::fabs(static_cast<double>(expected));
+           0x1p-24 * units * static_cast<double>(expected);
   };
   for (const std::int64_t length : {1, 2, 3, 7, 8, 9, 100, 1023, 1024, 1025, 5000}) {
     for (const bool last : {true, false}) {
@@ -489,7 +577,8 @@ TEST_CASE("corners: Softmax and LogSoftmax of rows of any length, along any axis
         for (std::size_t i = 0; i < n; ++i) {
           const long double distance = static_cast<long double>(x[first + i * step]) - largest;
           const std::size_t at = first + i * step;
-          CHECK(close(static_cast<double>(y.data<float>()[at]), std::exp(distance) / sum));
+          CHECK(
+              close(static_cast<double>(y.data<float>()[at]), std::exp(distance) / sum, distance));
           CHECK(std::fabs(static_cast<double>(z.data<float>()[at]) -
                           static_cast<double>(distance - std::log(sum))) < 4e-6);
         }

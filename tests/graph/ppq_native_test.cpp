@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include <detent/graph/ppq/export_native.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/ppq/target_platform.hpp>
 
 #include "check_graph_error.hpp"
 #include "model_builder.hpp"
@@ -192,6 +194,43 @@ TEST_CASE("ppq: PPQ's file has settings of configurations by PPQ's names and num
 
   g.target.name = "mine";
   CHECK(member(native(g).operation("Conv_0")->at("_platform")) == "4");
+}
+
+TEST_CASE("ppq: every configuration of PPQ's file has a number of its own") {
+  random_source r(35);
+  INFO("seed ", r.seed());
+  // Some take no part in the quantization: that of a bias, for example.
+  const native file(ppq::make_quantized_graph(two_layers(r), ppq::find_platform("TRT_INT8")));
+  std::set<std::string> numbers;
+  std::size_t count = 0;
+  for (const char* name : {"Conv_0", "Relu_1", "Conv_2"}) {
+    const value_ptr config = file.operation(name)->at("_config");
+    for (const char* side : {"input_quantization_config", "output_quantization_config"}) {
+      for (const value_ptr& c : config->at(side)->items) {
+        numbers.insert(c->at("_hash")->text);
+        ++count;
+      }
+    }
+  }
+  CHECK(count == 9);
+  CHECK(numbers.size() == count);
+}
+
+TEST_CASE("ppq: operations of shapes have PPQ's platform for them") {
+  random_source r(36);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 4, 4});
+  b.constant("w", random_floats(r, {3, 3, 1, 1}, -0.5F, 0.5F));
+  const std::string y = b.add("Conv", {"x", "w"});
+  b.output(b.add("Reshape", {b.add("Sigmoid", {y}), b.add("Shape", {"x"})}));
+  const native file(ppq::make_quantized_graph(b.get(), ppq::find_platform("TRT_INT8")));
+  const auto platform = [&](const char* name) {
+    return member(file.operation(name)->at("_platform"));
+  };
+  CHECK(platform("Shape_2") == std::to_string(ppq::find_target_platform("SOI")->value));
+  CHECK(platform("Conv_0") != platform("Shape_2"));
+  CHECK(platform("Reshape_3") != platform("Shape_2"));
 }
 
 TEST_CASE("ppq: what PPQ does not have is an error that names it") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention and RotaryEmbedding. The products of Attention are those of the library's float gemm;
-// softmax is computed in double.
+// Attention and RotaryEmbedding. The products of Attention are those of the library's float gemm,
+// its Softmax is that of floats (base/float_rows.hpp).
 #ifndef DETENT_GRAPH_OPS_ATTENTION_HPP
 #define DETENT_GRAPH_OPS_ATTENTION_HPP
 
@@ -260,10 +260,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   }
   report(2);
   if (sees_any) {
-    std::pmr::vector<double> weights(scores.begin(), scores.end(), c.memory);
-    softmax_rows(weights, weights.size());
-    std::transform(weights.begin(), weights.end(), scores.begin(),
-                   [](double weight) { return static_cast<float>(weight); });
+    detent::detail::active<kernels::float_row_kernels>().softmax(scores.data(), scores.size(),
+                                                                 scores.data());
   } else {
     std::fill(scores.begin(), scores.end(), 0.0F);
   }

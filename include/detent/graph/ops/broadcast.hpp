@@ -24,9 +24,11 @@ namespace graph {
 namespace ops {
 
 /// The smallest number of elements that is worth a thread of its own: `cheap_piece` for operators
-/// that cost about as much as reading the memory, `costly_piece` for those that call into libm for
-/// each element.
+/// that cost about as much as reading the memory, `kernel_piece` for those whose kernels take
+/// several instructions for a vector, `costly_piece` for those that call into libm for each
+/// element.
 inline constexpr std::size_t cheap_piece = std::size_t{1} << 16;
+inline constexpr std::size_t kernel_piece = std::size_t{1} << 14;
 inline constexpr std::size_t costly_piece = std::size_t{1} << 11;
 
 /// Calls body(begin, end) for consecutive pieces that make up [0, count), perhaps at the same time

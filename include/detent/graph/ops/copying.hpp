@@ -15,7 +15,9 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/kernels/definitions/transposition.hpp>
 #include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -137,33 +139,6 @@ inline bool simplify(std::vector<copy_loop>& loops) {
   return true;
 }
 
-/// Transposes 8 x 8 bytes, out[j][i] = in[i][j], by exchanging squares of 4, 2 and 1 bytes across
-/// the diagonal. The byte order of the machine does not matter, because loads and stores use the
-/// same.
-inline void transpose_8x8(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
-                          std::ptrdiff_t out_row) noexcept {
-  std::uint64_t rows[8];
-  for (std::ptrdiff_t i = 0; i < 8; ++i) {
-    rows[i] = load<std::uint64_t>(in + i * in_row);
-  }
-  const auto exchange = [&rows](std::size_t distance, std::uint64_t low) {
-    const std::size_t bits = 8 * distance;
-    for (std::size_t i = 0; i < 8; ++i) {
-      if ((i & distance) == 0) {
-        const std::uint64_t t = (rows[i] >> bits ^ rows[i + distance]) & low;
-        rows[i + distance] ^= t;
-        rows[i] ^= t << bits;
-      }
-    }
-  };
-  exchange(4, 0x00000000FFFFFFFFU);
-  exchange(2, 0x0000FFFF0000FFFFU);
-  exchange(1, 0x00FF00FF00FF00FFU);
-  for (std::ptrdiff_t i = 0; i < 8; ++i) {
-    store(out + i * out_row, rows[i]);
-  }
-}
-
 /// Transposes a piece that fits the cache, out[j][i] = in[i][j] for `rows` i and `columns` j.
 /// `in_row` and `out_row` are in bytes.
 template <class T>
@@ -183,20 +158,30 @@ template <class T>
 void transpose_blocks(const std::byte* in, std::ptrdiff_t in_row, std::byte* out,
                       std::ptrdiff_t out_row, std::ptrdiff_t rows, std::ptrdiff_t columns) {
   constexpr std::ptrdiff_t size = sizeof(T);
-  constexpr std::ptrdiff_t side = size == 1 ? 8 : 16;
+  if constexpr (size <= 4) {
+    if (in_row >= 0 && out_row > 0) {        // kernels take no negative strides
+      constexpr std::ptrdiff_t width = 128;  // lines of the output that all rows go to
+      const auto& kernels = detent::detail::active<kernels::transposition_kernels<T>>();
+      for (std::ptrdiff_t j = 0; j < columns; j += width) {
+        const auto count = static_cast<std::size_t>((std::min)(width, columns - j));
+        kernels.transpose({.from = in + j * size,
+                           .from_stride = static_cast<std::size_t>(in_row / size),
+                           .rows = static_cast<std::size_t>(rows),
+                           .columns = count,
+                           .to = out + j * out_row,
+                           .to_stride = static_cast<std::size_t>(out_row / size),
+                           .line = count,
+                           .line_step = 1});
+      }
+      return;
+    }
+  }
+  constexpr std::ptrdiff_t side = 16;
   for (std::ptrdiff_t i = 0; i < rows; i += side) {
     const std::ptrdiff_t height = (std::min)(side, rows - i);
     for (std::ptrdiff_t j = 0; j < columns; j += side) {
-      const std::ptrdiff_t width = (std::min)(side, columns - j);
-      const std::byte* from = in + i * in_row + j * size;
-      std::byte* to = out + j * out_row + i * size;
-      if (height < side || width < side) {
-        transpose_piece<T>(from, in_row, to, out_row, height, width);
-      } else if constexpr (size == 1) {
-        transpose_8x8(from, in_row, to, out_row);
-      } else {
-        transpose_piece<T>(from, in_row, to, out_row, side, side);
-      }
+      transpose_piece<T>(in + i * in_row + j * size, in_row, out + j * out_row + i * size, out_row,
+                         height, (std::min)(side, columns - j));
     }
   }
 }

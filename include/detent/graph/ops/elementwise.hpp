@@ -29,10 +29,12 @@ namespace ops {
 
 // --- one input -----------------------------------------------------------------------------------
 
-/// True if a function object is written for each element type. These functions are cheap; the
-/// others take and return double and call into libm.
+/// The smallest number of elements that is worth a thread of its own for a function object.
 template <class F>
-inline constexpr bool is_cheap = std::is_same_v<decltype(std::declval<const F&>()(0.0F)), float>;
+inline constexpr std::size_t piece_of =
+    has_kernels<F>                                                    ? kernel_piece
+    : std::is_same_v<decltype(std::declval<const F&>()(0.0F)), float> ? cheap_piece
+                                                                      : costly_piece;
 
 template <class F>
 void run_unary(operator_context& c) {
@@ -41,10 +43,9 @@ void run_unary(operator_context& c) {
   for_type(c, typename F::types{}, x.type(), [&]<class T>() {
     const std::span<const T> from = x.data<T>();
     const std::span<T> to = c.make_output(0).mutable_data<T>();
-    for_pieces(c, to.size(), is_cheap<F> ? cheap_piece : costly_piece,
-               [&](std::size_t begin, std::size_t end) {
-                 apply(f, from.subspan(begin, end - begin), to.subspan(begin, end - begin));
-               });
+    for_pieces(c, to.size(), piece_of<F>, [&](std::size_t begin, std::size_t end) {
+      apply(f, from.subspan(begin, end - begin), to.subspan(begin, end - begin));
+    });
   });
 }
 
@@ -545,13 +546,22 @@ inline void run_clip(operator_context& c) {
   for_type(c, number_types{}, x.type(), [&]<class T>() {
     const T low = clip_bound<T>(c, 1, "min", std::numeric_limits<T>::lowest());
     const T high = clip_bound<T>(c, 2, "max", (std::numeric_limits<T>::max)());
-    map_elements(
-        c,
-        [low, high](T element) {
-          const T raised = element < low ? low : element;  // NaN passes
-          return raised > high ? high : raised;
-        },
-        x.data<T>(), c.make_output(0).mutable_data<T>(), cheap_piece);
+    const std::span<const T> from = x.data<T>();
+    const std::span<T> to = c.make_output(0).mutable_data<T>();
+    if constexpr (std::is_same_v<T, float>) {
+      const auto clamp = detent::detail::active<kernels::float_function_kernels>().clamp;
+      for_pieces(c, from.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+        clamp(from.data() + begin, end - begin, low, high, to.data() + begin);
+      });
+    } else {
+      map_elements(
+          c,
+          [low, high](T element) {
+            const T raised = element < low ? low : element;  // NaN passes
+            return raised > high ? high : raised;
+          },
+          from, to, cheap_piece);
+    }
   });
 }
 

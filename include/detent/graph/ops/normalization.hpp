@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that bring groups of elements to a common scale: normalizations and LRN.
 //
-// Sums are made in double. Factors of a product that is added to something are rounded to the type
-// of the elements first: the product of two floats is exact in double, so that results have the
-// same bits whether or not the compiler contracts product and sum.
+// Sums are made in double. Those of InstanceNormalization, GroupNormalization, LayerNormalization
+// and RMSNormalization have the parts of base/float_rows.hpp. Factors of
+// a product that is added to something are rounded to the type of the elements first: the product
+// of two floats is exact in double, so that results have the same bits whether or not the compiler
+// contracts product and sum.
 #ifndef DETENT_GRAPH_OPS_NORMALIZATION_HPP
 #define DETENT_GRAPH_OPS_NORMALIZATION_HPP
 
@@ -14,13 +16,17 @@
 #include <cstdint>
 #include <memory_resource>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/float_rows.hpp>
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -77,6 +83,11 @@ template <class T>
   return static_cast<double>(n.get_float("epsilon", 1e-5F));
 }
 
+/// The kernels of float rows for this machine.
+[[nodiscard]] inline const kernels::float_row_kernels& row_kernels() {
+  return detent::detail::active<kernels::float_row_kernels>();
+}
+
 /// The function y = x * factor + offset. The factor has the type of x, so that the product of
 /// floats is exact in double and contraction does not change the result.
 template <class T>
@@ -93,7 +104,32 @@ struct line {
   [[nodiscard]] T operator()(T x) const {
     return static_cast<T>(static_cast<double>(x) * static_cast<double>(factor) + offset);
   }
+  /// Writes the values of the line at all x to y.
+  void map(std::span<const T> x, T* y) const {
+    constexpr std::size_t few = 8;  // which take less time than the call
+    if constexpr (std::is_same_v<T, float>) {
+      if (x.size() > few) {
+        row_kernels().map_by_line(x.data(), x.size(), static_cast<double>(factor), offset, y);
+        return;
+      }
+    }
+    std::transform(x.begin(), x.end(), y, *this);
+  }
 };
+
+/// The sum of the squares of a row, in parts.
+template <class T>
+[[nodiscard]] double square_sum(std::span<const T> values) {
+  if constexpr (std::is_same_v<T, float>) {
+    return row_kernels().square_sum(values.data(), values.size(), 0.0);
+  } else {
+    detent::detail::sum_in_parts squares;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      squares.add_square(i, values[i]);
+    }
+    return squares.value();
+  }
+}
 
 /// Mean and variance of the elements themselves (the sum of squares is divided by their number).
 struct moments {
@@ -108,18 +144,22 @@ template <class T>
     return {};
   }
   const auto count = static_cast<double>(values.size());
-  double sum = 0.0;
-  for (const T x : values) {
-    sum += static_cast<double>(x);
-  }
   moments m;
-  m.mean = sum / count;
-  double squares = 0.0;
-  for (const T x : values) {
-    const auto difference = static_cast<double>(static_cast<T>(static_cast<double>(x) - m.mean));
-    squares += difference * difference;
+  if constexpr (std::is_same_v<T, float>) {
+    m.mean = row_kernels().sum(values.data(), values.size()) / count;
+    m.variance = row_kernels().square_sum(values.data(), values.size(), m.mean) / count;
+  } else {
+    detent::detail::sum_in_parts sum;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      sum.add(i, values[i]);
+    }
+    m.mean = sum.value() / count;
+    detent::detail::sum_in_parts squares;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      squares.add_square(i, values[i] - m.mean);
+    }
+    m.variance = squares.value() / count;
   }
-  m.variance = squares / count;
   return m;
 }
 
@@ -219,8 +259,7 @@ void run_batch_normalization_as(operator_context& c) {
              [&](std::size_t begin, std::size_t end) {
                for (std::size_t row = begin; row < end; ++row) {
                  const line<T> l = lines[row % v.length];
-                 const auto from = x.subspan(row * v.inner, v.inner);
-                 std::transform(from.begin(), from.end(), y.data() + row * v.inner, l);
+                 l.map(x.subspan(row * v.inner, v.inner), y.data() + row * v.inner);
                }
              });
 }
@@ -252,8 +291,8 @@ void normalize_groups(operator_context& c, const axis_view& v, std::size_t group
     for (std::size_t i = 0; i < channels; ++i) {
       const std::size_t given = (group % groups * channels + i) / together;
       const auto l = line<T>::through(scale[given], m.mean, m.variance, epsilon, bias[given]);
-      const auto from = x.subspan(group * size + i * v.inner, v.inner);
-      std::transform(from.begin(), from.end(), y.data() + group * size + i * v.inner, l);
+      const std::size_t at = group * size + i * v.inner;
+      l.map(x.subspan(at, v.inner), y.data() + at);
     }
   };
   for_pieces(c, v.outer * groups, rows_of(cheap_piece, size),
@@ -312,10 +351,29 @@ inline void infer_layer_normalization(operator_context& c) {
   c.set_output(2, element_type::f32, statistics);
 }
 
-/// Computes (x - mean) / sqrt(variance + epsilon) for each row of `size` elements into output 0,
-/// and stores mean and 1 / sqrt(variance + epsilon) of each row if the node has outputs for them.
+/// (x - centre) * factor for a row, times a scale and plus a bias for each element if they are
+/// there (the bias only with a scale), as detail::standardize_row() has it for floats.
 template <class T>
-void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
+void standardize(std::span<const T> x, double centre, double factor, const T* scale, const T* bias,
+                 T* y) {
+  if constexpr (std::is_same_v<T, float>) {
+    row_kernels().standardize(x.data(), x.size(), centre, factor, scale, bias, y);
+  } else {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const T value = (x[i] - centre) * factor;
+      y[i] = scale == nullptr  ? value
+             : bias == nullptr ? value * scale[i]
+                               : std::fma(value, scale[i], bias[i]);
+    }
+  }
+}
+
+/// Computes (x - mean) / sqrt(variance + epsilon) for each row of `size` elements into output 0,
+/// with standardize(), and stores mean and 1 / sqrt(variance + epsilon) of each row if the node has
+/// outputs for them.
+template <class T>
+void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, const T* scale,
+                      const T* bias) {
   const double epsilon = epsilon_of(c.n());
   const std::span<const T> x = c.input(0).data<T>();
   const std::span<T> y = c.make_output(0).mutable_data<T>();
@@ -333,9 +391,7 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
       const auto from = x.subspan(row * size, size);
       const moments m = moments_of(from);
       const double inverse = 1.0 / std::sqrt(m.variance + epsilon);
-      std::transform(from.begin(), from.end(), y.data() + row * size, [&](T element) {
-        return static_cast<T>((static_cast<double>(element) - m.mean) * inverse);
-      });
+      standardize(from, m.mean, inverse, scale, bias, y.data() + row * size);
       const std::array<double, 2> values{m.mean, inverse};
       for (std::size_t i = 0; i < 2; ++i) {
         if (!statistics[i].empty()) {
@@ -346,24 +402,35 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size) {
   });
 }
 
+/// True if a factor of normalized rows has one value for each element of a row, and they are the
+/// same in all rows.
+[[nodiscard]] inline bool is_for_elements(const tensor& t, const axis_view& v, std::size_t rank,
+                                          std::size_t axis) {
+  return t.count() == v.length && t.rank() <= rank - axis;
+}
+
 inline void run_layer_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
   const std::size_t first = c.axis(c.n().get_int("axis", -1), dims.size());
   const axis_view v = view_dims(dims, first, dims.size());
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
-    standardize_rows<T>(c, v.outer, v.length);
+    const bool has_bias = c.has_input(2);
+    if (is_for_elements(c.input(1), v, dims.size(), first) &&
+        (!has_bias || is_for_elements(c.input(2), v, dims.size(), first))) {
+      standardize_rows<T>(c, v.outer, v.length, c.input(1).data<T>().data(),
+                          has_bias ? c.input(2).data<T>().data() : nullptr);
+      return;
+    }
+    standardize_rows<T>(c, v.outer, v.length, nullptr, nullptr);
     const std::span<T> y = c.outputs[0].mutable_data<T>();
     const operand<T> normalized{y.data(), &dims};
     const operand<T> scale = operand_of<T>(c.input(1));
-    if (!c.has_input(2)) {
+    if (!has_bias) {
       map_broadcast(
           c, [](T x, T s) { return x * s; }, normalized, scale, y, dims);
       return;
     }
-    const auto scale_and_shift = [](T x, T s, T b) {
-      return static_cast<T>(static_cast<double>(x) * static_cast<double>(s) +
-                            static_cast<double>(b));
-    };
+    const auto scale_and_shift = [](T x, T s, T b) { return std::fma(x, s, b); };
     map_broadcast(c, scale_and_shift, normalized, scale, operand_of<T>(c.input(2)), y, dims);
   });
 }
@@ -384,7 +451,8 @@ inline void infer_rms_normalization(operator_context& c) {
 /// on.
 inline void run_rms_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
-  const axis_view v = view_dims(dims, c.axis(c.n().get_int("axis", -1), dims.size()), dims.size());
+  const std::size_t first = c.axis(c.n().get_int("axis", -1), dims.size());
+  const axis_view v = view_dims(dims, first, dims.size());
   const double epsilon = epsilon_of(c.n());
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> x = c.input(0).data<T>();
@@ -392,22 +460,21 @@ inline void run_rms_normalization(operator_context& c) {
     if (x.empty()) {
       return;
     }
+    const bool for_elements = is_for_elements(c.input(1), v, dims.size(), first);
+    const T* const scale = for_elements ? c.input(1).data<T>().data() : nullptr;
     for_pieces(c, v.outer, rows_of(cheap_piece, v.length), [&](std::size_t begin, std::size_t end) {
       for (std::size_t row = begin; row < end; ++row) {
         const auto from = x.subspan(row * v.length, v.length);
-        double sum = 0.0;
-        for (const T element : from) {
-          const auto value = static_cast<double>(element);
-          sum += value * value;
-        }
-        const double root = std::sqrt(sum / static_cast<double>(v.length) + epsilon);
-        std::transform(from.begin(), from.end(), y.data() + row * v.length,
-                       [&](T e) { return static_cast<T>(static_cast<double>(e) / root); });
+        const double squares = square_sum(from);
+        const double factor = 1.0 / std::sqrt(squares / static_cast<double>(v.length) + epsilon);
+        standardize<T>(from, 0.0, factor, scale, nullptr, y.data() + row * v.length);
       }
     });
-    map_broadcast(
-        c, [](T a, T s) { return a * s; }, operand<T>{y.data(), &dims}, operand_of<T>(c.input(1)),
-        y, dims);
+    if (!for_elements) {
+      map_broadcast(
+          c, [](T a, T s) { return a * s; }, operand<T>{y.data(), &dims}, operand_of<T>(c.input(1)),
+          y, dims);
+    }
   });
 }
 

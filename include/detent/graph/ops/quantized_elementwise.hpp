@@ -57,6 +57,64 @@ std::pmr::vector<float> dequantized(const operator_context& c, const tensor& t, 
   return values;
 }
 
+/// True if the dimensions of an operand, but for leading ones, are the last ones of the result, so
+/// that its elements come again and again in the order in which they are stored.
+[[nodiscard]] inline bool repeats(const tensor& operand, const shape& result) {
+  const shape& dims = operand.dims();
+  std::size_t first = 0;
+  while (first < dims.size() && dims[first] == 1) {
+    ++first;
+  }
+  return std::equal(dims.begin() + static_cast<std::ptrdiff_t>(first), dims.end(),
+                    result.end() - static_cast<std::ptrdiff_t>(dims.size() - first));
+}
+
+/// True if `whole` has the shape of the result and `other` is repeated. Only a single element is
+/// where the channels are stored last.
+[[nodiscard]] inline bool is_beside_repeated(const tensor& whole, const tensor& other,
+                                             const shape& result) {
+  const bool plain = !whole.channels_last() && !other.channels_last();
+  return whole.dims() == result && (other.count() == 1 || (plain && repeats(other, result)));
+}
+
+/// The elements of an operand of a result of `count` elements: as many, or fewer that are repeated.
+template <class T>
+class repeated_codes {
+ public:
+  repeated_codes(const operator_context& c, const tensor& t, std::size_t count)
+      : values_(t.data<T>()), copies_(c.memory), is_repeated_(values_.size() != count) {
+    constexpr std::size_t enough = 4096;  // elements, for a call of a kernel
+    if (!is_repeated_ || values_.size() > enough / 2) {
+      return;
+    }
+    for (std::size_t times = enough / values_.size(); times > 0; --times) {
+      copies_.insert(copies_.end(), values_.begin(), values_.end());
+    }
+    values_ = copies_;
+  }
+  repeated_codes(const repeated_codes&) = delete;
+  repeated_codes& operator=(const repeated_codes&) = delete;
+  ~repeated_codes() = default;
+
+  /// How many elements from number `first` on are stored one behind the other.
+  [[nodiscard]] std::size_t run(std::size_t first) const noexcept {
+    return values_.size() - place(first);
+  }
+  /// Elements [first, first + n), n <= run(first).
+  [[nodiscard]] std::span<const T> at(std::size_t first, std::size_t n) const noexcept {
+    return values_.subspan(place(first), n);
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(std::size_t first) const noexcept {
+    return is_repeated_ ? first % values_.size() : first;
+  }
+
+  std::span<const T> values_;
+  std::pmr::vector<T> copies_;
+  bool is_repeated_;
+};
+
 template <binary_function F>
 void run_quantized_binary(operator_context& c) {
   const quant_params pa = read_params(c, 1, 2);
@@ -68,18 +126,22 @@ void run_quantized_binary(operator_context& c) {
   const auto compute = [&]<class T, class Out>(Out* out) {
     const grid levels = fused.qmin > fused.qmax ? full_grid<Out> : fused;
     detent::detail::require_params<Out>(py, full_grid<Out>, "quantized operator");
-    if (a.dims() == b.dims()) {
+    const shape& dims = c.outputs[0].dims();
+    if (a.dims() == b.dims() || is_beside_repeated(a, b, dims) || is_beside_repeated(b, a, dims)) {
       constexpr std::size_t piece = 16384;
-      const std::span<const T> left = a.data<T>();
-      const std::span<const T> right = b.data<T>();
+      const std::size_t count = c.outputs[0].count();
+      const repeated_codes<T> left(c, a, count);
+      const repeated_codes<T> right(c, b, count);
       const auto run = [&](std::size_t task) {
-        const std::size_t first = task * piece;
-        const std::size_t n = (std::min)(piece, left.size() - first);
-        detent::detail::quantized_binary<F>(left.subspan(first, n), pa, right.subspan(first, n), pb,
-                                            std::span(out + first, n), py, levels,
-                                            "quantized operator");
+        const std::size_t end = (std::min)(count, (task + 1) * piece);
+        for (std::size_t first = task * piece, n = 0; first < end; first += n) {
+          n = (std::min)({end - first, left.run(first), right.run(first)});
+          detent::detail::quantized_binary<F>(left.at(first, n), pa, right.at(first, n), pb,
+                                              std::span(out + first, n), py, levels,
+                                              "quantized operator");
+        }
       };
-      detent::detail::run_parallel(*c.parallel, (left.size() + piece - 1) / piece, run);
+      detent::detail::run_parallel(*c.parallel, (count + piece - 1) / piece, run);
       return;
     }
     const std::pmr::vector<float> left = dequantized<T>(c, a, pa);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that look at the rows along one axis: Softmax, LogSoftmax, Hardmax, LpNormalization.
 //
-// Rows are computed in double, many short ones at a time. Exponentials are those of
-// base/elementary_functions.hpp; their sums are made of eight parts, whatever the target
-// (detail::sum_of() of base/arithmetic.hpp).
+// Softmax of floats is that of base/float_rows.hpp. All other rows are computed in double, many
+// short ones at a time. Exponentials are those of base/elementary_functions.hpp; their sums are
+// made of eight parts, whatever the target (detail::sum_of() of base/arithmetic.hpp).
 #ifndef DETENT_GRAPH_OPS_SOFTMAX_HPP
 #define DETENT_GRAPH_OPS_SOFTMAX_HPP
 
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
@@ -24,15 +25,16 @@
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/kernels/definitions/exponentials.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
 /// Computes output 0 from the rows along the middle dimension of the view: takes some rows as
-/// doubles, one behind the other, changes them in place by f(rows, length), and stores them rounded
+/// Value, one behind the other, changes them in place by f(rows, length), and stores them rounded
 /// to the type of the elements.
-template <class T, class F>
+template <class T, class Value, class F>
 void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::span<const T> x = c.input(0).data<T>();
   const std::span<T> y = c.make_output(0).mutable_data<T>();
@@ -44,7 +46,7 @@ void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::size_t rows_of_block = (std::max)(block / v.length, std::size_t{1});
   for_pieces(c, v.outer * v.inner, rows_of(costly_piece, v.length),
              [&](std::size_t begin, std::size_t end) {
-               std::vector<double> values((std::min)(rows_of_block, end - begin) * v.length);
+               std::vector<Value> values((std::min)(rows_of_block, end - begin) * v.length);
                for (std::size_t r = begin; r < end; r += rows_of_block) {
                  const std::size_t count = (std::min)(rows_of_block, end - r);
                  const auto for_each_element = [&](const auto& visit) {
@@ -58,10 +60,10 @@ void map_rows(operator_context& c, const axis_view& v, const F& f) {
                    }
                  };
                  for_each_element(
-                     [&](double& value, std::size_t at) { value = static_cast<double>(x[at]); });
-                 f(std::span<double>(values).first(count * v.length), v.length);
+                     [&](Value& value, std::size_t at) { value = static_cast<Value>(x[at]); });
+                 f(std::span<Value>(values).first(count * v.length), v.length);
                  for_each_element(
-                     [&](const double& value, std::size_t at) { y[at] = static_cast<T>(value); });
+                     [&](const Value& value, std::size_t at) { y[at] = static_cast<T>(value); });
                }
              });
 }
@@ -119,9 +121,8 @@ inline void log_softmax_rows(std::span<double> rows, std::size_t length) {
       powers[i] = row[i];
     }
     exponentiate(powers);
-    const double sum = detent::detail::sum_of(powers);
-    // The term of the largest value is 1, unless there is NaN or infinity.
-    const double log_sum = sum >= 1.0 ? detent::detail::portable_log(sum) : sum;
+    // At least 1, the term of the largest value, or NaN.
+    const double log_sum = detent::detail::portable_log(detent::detail::sum_of(powers));
     for (double& x : row) {
       x -= log_sum;
     }
@@ -188,10 +189,44 @@ inline void infer_softmax(operator_context& c) {
   infer_like_input(c);
 }
 
+/// Softmax of floats.
+inline void run_float_softmax(operator_context& c, const axis_view& v) {
+  const auto softmax = detent::detail::active<kernels::float_row_kernels>().softmax;
+  if (v.inner > 1) {
+    map_rows<float, float>(c, v, [softmax](std::span<float> rows, std::size_t length) {
+      for (std::size_t first = 0; first < rows.size(); first += length) {
+        softmax(rows.data() + first, length, rows.data() + first);
+      }
+    });
+    return;
+  }
+  const std::span<const float> x = c.input(0).data<float>();
+  const std::span<float> y = c.make_output(0).mutable_data<float>();
+  if (x.empty()) {
+    return;
+  }
+  for_pieces(c, v.outer, rows_of(kernel_piece, v.length), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; ++row) {
+      softmax(x.data() + row * v.length, v.length, y.data() + row * v.length);
+    }
+  });
+}
+
+inline void run_softmax(operator_context& c) {
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      run_float_softmax(c, softmax_view(c));
+    } else {
+      map_rows<T, double>(c, softmax_view(c), softmax_rows);
+    }
+  });
+}
+
+/// Runs an operator of the rows that Softmax would take, in double.
 template <void (*Rows)(std::span<double>, std::size_t)>
-void run_softmax(operator_context& c) {
+void run_on_rows(operator_context& c) {
   for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T>(c, softmax_view(c), Rows); });
+           [&]<class T>() { map_rows<T, double>(c, softmax_view(c), Rows); });
 }
 
 inline void infer_lp_normalization(operator_context& c) {
@@ -205,16 +240,17 @@ inline void run_lp_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
   const axis_view v = view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
   const bool absolute = c.n().get_int("p", 2) == 1;
-  for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T>(c, v, absolute ? each_row<l1_row> : each_row<l2_row>); });
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    map_rows<T, double>(c, v, absolute ? each_row<l1_row> : each_row<l2_row>);
+  });
 }
 
 inline constexpr operator_definition softmax_operators[] = {
-    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<softmax_rows>, true},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax<log_softmax_rows>,
+    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax, true},
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_on_rows<log_softmax_rows>,
      true},
     {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax,
-     &run_softmax<each_row<hardmax_row>>, true},
+     &run_on_rows<each_row<hardmax_row>>, true},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
      &run_lp_normalization},
 };

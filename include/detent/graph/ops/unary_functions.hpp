@@ -2,13 +2,13 @@
 // Functions of one element, among them the activations, and apply_unary(), which calls the function
 // of a node.
 //
-// Each operator has a function object, whose `types` are the element types it is for. Objects with
-// exponentials take and return double, also for float elements. Those that networks have most, made
-// of e^x, erf, tanh and the logistic function, are those of base/elementary_functions.hpp. They
-// have replace(), too, which does the same to many doubles in place by the kernels of the target.
-// The others call the C library: the double result, rounded once to float, nearly never depends on
-// the library's last bits. An object with attributes reads them in its constructor, which takes the
-// node.
+// Each operator has a function object, whose `types` are the element types it is for. The functions
+// that networks have most, made of e^x, erf, tanh and the logistic function, are those of
+// base/float_functions.hpp and base/elementary_functions.hpp: floats are computed in float. They
+// have map(), too, which does the same to many elements by the kernels of the target. Others with
+// exponentials take and return double and call the C library: the double result, rounded once to
+// float, nearly never depends on the library's last bits. An object with attributes reads them in
+// its constructor, which takes the node.
 //
 // NaN passes through all functions: conditions are written so that NaN takes the branch that keeps
 // it. Where a product is added to something, either the product is exact in double for float
@@ -20,6 +20,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,12 +29,15 @@
 #include <type_traits>
 
 #include <detent/base/elementary_functions.hpp>
+#include <detent/base/float_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/kernels/definitions/exponentials.hpp>
+#include <detent/kernels/definitions/float_functions.hpp>
+#include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -46,21 +50,17 @@ template <class F, class T>
   return static_cast<T>(f(x));
 }
 
+/// True if a function object has map(), which uses the kernels of the target.
+template <class F>
+inline constexpr bool has_kernels = requires(const F& f, std::span<const float> x, float* y) {
+  f.map(x, y);
+};
+
 /// y[i] = apply(f, x[i]). x and y have one size, and are the same memory or do not overlap.
 template <class F, class T>
 void apply(const F& f, std::span<const T> x, std::span<T> y) {
-  if constexpr (requires(std::span<double> values) { f.replace(values); }) {
-    std::array<double, 256> block;
-    for (std::size_t first = 0; first < x.size(); first += block.size()) {
-      const std::size_t count = (std::min)(block.size(), x.size() - first);
-      for (std::size_t i = 0; i < count; ++i) {
-        block[i] = static_cast<double>(x[first + i]);
-      }
-      f.replace(std::span<double>(block).first(count));
-      for (std::size_t i = 0; i < count; ++i) {
-        y[first + i] = static_cast<T>(block[i]);
-      }
-    }
+  if constexpr (has_kernels<F>) {
+    f.map(x, y.data());
   } else {
     const T* from = x.data();
     T* to = y.data();
@@ -77,21 +77,40 @@ using detent::detail::portable_exp;
 using detent::detail::portable_logistic;
 using detent::detail::portable_tanh;
 
-/// The kernels of exponentials for this machine.
-[[nodiscard]] inline const kernels::exponential_kernels& exponentials() {
-  return detent::detail::active<kernels::exponential_kernels>();
-}
+/// A function with a kernel for floats, kFloat, and one for doubles, which works in place.
+template <auto kFloat, auto kDouble>
+struct with_kernels {
+  static void map(std::span<const float> x, float* y) {
+    (detent::detail::active<kernels::float_function_kernels>().*kFloat)(x.data(), x.size(), y);
+  }
+  static void map(std::span<const double> x, double* y) {
+    if (x.data() != y) {
+      std::copy(x.begin(), x.end(), y);
+    }
+    (detent::detail::active<kernels::exponential_kernels>().*kDouble)(y, x.size());
+  }
+};
 
-/// Replaces each x by result(x, t), where t is what the kernel makes of argument(x).
-template <class Argument, class Result>
-void replace_by(std::span<double> x, void (*kernel)(double*, std::size_t) noexcept,
-                const Argument& argument, const Result& result) {
-  std::array<double, 256> t;
+/// A function F with a kernel for floats only, kFloat.
+template <class F, auto kFloat>
+struct with_float_kernel {
+  static void map(std::span<const float> x, float* y) {
+    (detent::detail::active<kernels::float_function_kernels>().*kFloat)(x.data(), x.size(), y);
+  }
+  static void map(std::span<const double> x, double* y) {
+    std::transform(x.begin(), x.end(), y, F{});
+  }
+};
+
+/// y = result(x, t), where t is what the kernels of Inner make of argument(x).
+template <class Inner, class T, class Argument, class Result>
+void map_by(std::span<const T> x, T* y, const Argument& argument, const Result& result) {
+  std::array<T, 256> t;
   for (std::size_t first = 0; first < x.size(); first += t.size()) {
-    const std::span<double> block = x.subspan(first, (std::min)(t.size(), x.size() - first));
+    const std::span<const T> block = x.subspan(first, (std::min)(t.size(), x.size() - first));
     std::transform(block.begin(), block.end(), t.begin(), argument);
-    kernel(t.data(), block.size());
-    std::transform(block.begin(), block.end(), t.begin(), block.begin(), result);
+    Inner::map(std::span<const T>(t).first(block.size()), t.data());
+    std::transform(block.begin(), block.end(), t.begin(), y + first, result);
   }
 }
 
@@ -133,7 +152,7 @@ struct sign {
   }
 };
 
-struct ceil {
+struct ceil : with_float_kernel<ceil, &kernels::float_function_kernels::ceil> {
   static constexpr std::string_view name = "Ceil";
   using types = float_types;
   template <class T>
@@ -142,7 +161,7 @@ struct ceil {
   }
 };
 
-struct floor {
+struct floor : with_float_kernel<floor, &kernels::float_function_kernels::floor> {
   static constexpr std::string_view name = "Floor";
   using types = float_types;
   template <class T>
@@ -151,7 +170,7 @@ struct floor {
   }
 };
 
-struct round {
+struct round : with_float_kernel<round, &kernels::float_function_kernels::round> {
   static constexpr std::string_view name = "Round";
   using types = float_types;
   template <class T>
@@ -169,7 +188,7 @@ struct reciprocal {
   }
 };
 
-struct sqrt {
+struct sqrt : with_float_kernel<sqrt, &kernels::float_function_kernels::sqrt> {
   static constexpr std::string_view name = "Sqrt";
   using types = float_types;
   template <class T>
@@ -178,11 +197,14 @@ struct sqrt {
   }
 };
 
-struct exp {
+struct exp
+    : with_kernels<&kernels::float_function_kernels::exp, &kernels::exponential_kernels::exp> {
   static constexpr std::string_view name = "Exp";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return portable_exp(x); }
-  void replace(std::span<double> x) const { exponentials().exp(x.data(), x.size()); }
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return portable_exp(x);
+  }
 };
 
 struct log {
@@ -191,11 +213,14 @@ struct log {
   [[nodiscard]] double operator()(double x) const { return std::log(x); }
 };
 
-struct erf {
+struct erf
+    : with_kernels<&kernels::float_function_kernels::erf, &kernels::exponential_kernels::erf> {
   static constexpr std::string_view name = "Erf";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return portable_erf(x); }
-  void replace(std::span<double> x) const { exponentials().erf(x.data(), x.size()); }
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return portable_erf(x);
+  }
 };
 
 struct sin {
@@ -365,38 +390,54 @@ struct thresholded_relu {
   }
 };
 
-struct sigmoid {
+struct sigmoid : with_kernels<&kernels::float_function_kernels::logistic,
+                              &kernels::exponential_kernels::logistic> {
   static constexpr std::string_view name = "Sigmoid";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return portable_logistic(x); }
-  void replace(std::span<double> x) const { exponentials().logistic(x.data(), x.size()); }
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return portable_logistic(x);
+  }
 };
 
-struct tanh {
+struct tanh
+    : with_kernels<&kernels::float_function_kernels::tanh, &kernels::exponential_kernels::tanh> {
   static constexpr std::string_view name = "Tanh";
   using types = float_types;
-  [[nodiscard]] double operator()(double x) const { return portable_tanh(x); }
-  void replace(std::span<double> x) const { exponentials().tanh(x.data(), x.size()); }
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return portable_tanh(x);
+  }
 };
 
 struct hard_sigmoid {
   static constexpr std::string_view name = "HardSigmoid";
   using types = float_types;
-  double alpha;
-  double beta;
+  float alpha;
+  float beta;
   explicit hard_sigmoid(const node& n)
-      : alpha(static_cast<double>(n.get_float("alpha", 0.2F))),
-        beta(static_cast<double>(n.get_float("beta", 0.5F))) {}
+      : alpha(n.get_float("alpha", 0.2F)), beta(n.get_float("beta", 0.5F)) {}
+  [[nodiscard]] float operator()(float x) const {
+    return detent::reference::hard_sigmoid(x, alpha, beta);
+  }
   [[nodiscard]] double operator()(double x) const {
-    const double line = alpha * x + beta;
+    const double line = std::fma(static_cast<double>(alpha), x, static_cast<double>(beta));
     const double raised = line < 0.0 ? 0.0 : line;
     return raised > 1.0 ? 1.0 : raised;
   }
+  void map(std::span<const float> x, float* y) const {
+    detent::detail::active<kernels::float_function_kernels>().hard_sigmoid(x.data(), x.size(),
+                                                                           alpha, beta, y);
+  }
+  void map(std::span<const double> x, double* y) const {
+    std::transform(x.begin(), x.end(), y, *this);
+  }
 };
 
-struct hard_swish {
+struct hard_swish : with_float_kernel<hard_swish, &kernels::float_function_kernels::hard_swish> {
   static constexpr std::string_view name = "HardSwish";
   using types = float_types;
+  [[nodiscard]] float operator()(float x) const { return detent::reference::hard_swish(x); }
   [[nodiscard]] double operator()(double x) const {
     const double line = x + 3.0;
     const double raised = line < 0.0 ? 0.0 : line;
@@ -416,6 +457,8 @@ struct softsign {
   [[nodiscard]] double operator()(double x) const { return x / (1.0 + std::fabs(x)); }
 };
 
+/// 0.5 x (1 + t). For negative x far from zero the sum cancels: of floats, the result is within
+/// 2^-24 |x| of the exact one, which is smaller than that from x = -5.6 on.
 struct gelu {
   static constexpr std::string_view name = "Gelu";
   using types = float_types;
@@ -429,25 +472,39 @@ struct gelu {
           detent::detail::message(n.label(), ": no approximation is called '", approximate, "'"));
     }
   }
-  [[nodiscard]] double operator()(double x) const {
-    return half_of(x, by_tanh ? portable_tanh(argument_of_tanh(x)) : portable_erf(sqrt_half * x));
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return half_of(x,
+                   by_tanh ? portable_tanh(argument_of_tanh(x)) : portable_erf(argument_of_erf(x)));
   }
-  void replace(std::span<double> x) const {
-    if (by_tanh) {
-      replace_by(x, exponentials().tanh, argument_of_tanh, half_of);
-    } else {
-      replace_by(
-          x, exponentials().erf, [](double v) { return sqrt_half * v; }, half_of);
-    }
-  }
+  void map(std::span<const float> x, float* y) const { map_as(x, y); }
+  void map(std::span<const double> x, double* y) const { map_as(x, y); }
 
  private:
-  static constexpr double sqrt_half = 0.70710678118654752440;
-  [[nodiscard]] static double argument_of_tanh(double x) {
-    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
-    return sqrt_2_over_pi * std::fma(0.044715 * x * x, x, x);
+  template <class T>
+  void map_as(std::span<const T> x, T* y) const {
+    if (by_tanh) {
+      map_by<tanh>(
+          x, y, [](T v) { return argument_of_tanh(v); }, [](T v, T t) { return half_of(v, t); });
+    } else {
+      map_by<erf>(
+          x, y, [](T v) { return argument_of_erf(v); }, [](T v, T t) { return half_of(v, t); });
+    }
   }
-  [[nodiscard]] static double half_of(double x, double t) { return 0.5 * x * (1.0 + t); }
+  template <class T>
+  [[nodiscard]] static T argument_of_erf(T x) {
+    constexpr double sqrt_half = 0.70710678118654752440;
+    return static_cast<T>(sqrt_half) * x;
+  }
+  template <class T>
+  [[nodiscard]] static T argument_of_tanh(T x) {
+    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
+    return static_cast<T>(sqrt_2_over_pi) * std::fma(static_cast<T>(0.044715) * x * x, x, x);
+  }
+  template <class T>
+  [[nodiscard]] static T half_of(T x, T t) {
+    return static_cast<T>(0.5) * x * (T{1} + t);
+  }
 };
 
 struct swish {
@@ -455,11 +512,18 @@ struct swish {
   using types = float_types;
   double alpha;
   explicit swish(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
-  [[nodiscard]] double operator()(double x) const { return x * portable_logistic(alpha * x); }
-  void replace(std::span<double> x) const {
-    replace_by(
-        x, exponentials().logistic, [this](double v) { return alpha * v; },
-        [](double v, double t) { return v * t; });
+  template <std::floating_point T>
+  [[nodiscard]] T operator()(T x) const {
+    return x * portable_logistic(static_cast<T>(alpha) * x);
+  }
+  void map(std::span<const float> x, float* y) const { map_as(x, y); }
+  void map(std::span<const double> x, double* y) const { map_as(x, y); }
+
+ private:
+  template <class T>
+  void map_as(std::span<const T> x, T* y) const {
+    map_by<sigmoid>(
+        x, y, [a = static_cast<T>(alpha)](T v) { return a * v; }, [](T v, T t) { return v * t; });
   }
 };
 

@@ -48,6 +48,27 @@ HWY_INLINE double_vector product(double_vector a, double_vector b) noexcept {
 #endif
 }
 
+HWY_INLINE float_vector product(float_vector a, float_vector b) noexcept {
+#if defined(__GNUC__)
+  float_vector rounded = hn::Mul(a, b);
+  __asm__("" : "+v"(rounded.raw));
+  return rounded;
+#else
+  return hn::MulAdd(a, b, hn::Set(float_tag{}, -0.0F));
+#endif
+}
+
+/// The polynomial with these coefficients, the last one constant, by Horner's rule.
+template <std::size_t N>
+HWY_INLINE float_vector polynomial(const float (&coefficients)[N], float_vector x) noexcept {
+  const float_tag df;
+  float_vector sum = hn::Set(df, coefficients[0]);
+  for (std::size_t k = 1; k < N; ++k) {
+    sum = hn::MulAdd(sum, x, hn::Set(df, coefficients[k]));
+  }
+  return sum;
+}
+
 /// Adding 1.5 * 2^23 to v, |v| < 2^22, rounds v to an integer, half to even, which the low bits of
 /// the sum then hold: they are rounding_bias_bits + integer.
 inline constexpr float rounding_bias = 12582912.0F;

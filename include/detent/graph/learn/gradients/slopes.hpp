@@ -135,8 +135,9 @@ using detent::detail::portable_tanh;
 }
 /// alpha where 0 < alpha x + beta < 1, else 0.
 [[nodiscard]] inline double slope(const unary::hard_sigmoid& f, double x, double) {
-  const double line = rounded_product(f.alpha, x) + f.beta;
-  return line > 0.0 && line < 1.0 ? f.alpha : 0.0;
+  const auto alpha = static_cast<double>(f.alpha);
+  const double line = rounded_product(alpha, x) + static_cast<double>(f.beta);
+  return line > 0.0 && line < 1.0 ? alpha : 0.0;
 }
 /// 0 where x <= -3, 1 where x >= 3, (2 x + 3) / 6 between.
 [[nodiscard]] inline double slope(const unary::hard_swish&, double x, double) {
@@ -197,7 +198,7 @@ void unary_function(const gradient_context& c) {
   const auto slope_at = [&](std::size_t i) {
     return slope(f, static_cast<double>(x[i]), static_cast<double>(y[i]));
   };
-  ops::for_pieces(c.forward, x.size(), ops::is_cheap<F> ? ops::cheap_piece : ops::costly_piece,
+  ops::for_pieces(c.forward, x.size(), ops::has_kernels<F> ? ops::costly_piece : ops::piece_of<F>,
                   [&](std::size_t begin, std::size_t end) {
                     if (c.overwrites) {
                       double* to = sum.data();

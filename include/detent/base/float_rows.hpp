@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What normalizations, reductions and Softmax do with a row of floats, with the same bits whatever
+// the compiler and the processor are: sums in double, in an order that vectors of all lengths can
+// follow.
+//
+// These are the definitions that the kernels of kernels/float_rows.hpp equal to the bit.
+#ifndef DETENT_BASE_FLOAT_ROWS_HPP
+#define DETENT_BASE_FLOAT_ROWS_HPP
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+
+#include <detent/base/arithmetic.hpp>
+#include <detent/base/float_functions.hpp>
+#include <detent/config.hpp>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// A sum in 16 parts: term i is added to part i % 16. Terms come in ascending order. Vectors of 2,
+/// 4, 8 or 16 doubles can do the same, since neighbouring terms go to neighbouring parts.
+class sum_in_parts {
+ public:
+  static constexpr std::size_t size = 16;
+
+  /// Adds term i.
+  void add(std::size_t i, double term) noexcept { parts_[i % size] += term; }
+  /// Adds x^2 as term i, fused.
+  void add_square(std::size_t i, double x) noexcept {
+    parts_[i % size] = std::fma(x, x, parts_[i % size]);
+  }
+  /// The sum of the parts: part k and part k + 8 first, then as sum_of() adds eight parts.
+  [[nodiscard]] double value() const noexcept {
+    std::array<double, size / 2> pairs;
+    for (std::size_t k = 0; k < pairs.size(); ++k) {
+      pairs[k] = parts_[k] + parts_[k + pairs.size()];
+    }
+    return sum_of(pairs);
+  }
+
+ private:
+  std::array<double, size> parts_{};
+};
+
+/// The sum of a row of floats, in double and in parts.
+[[nodiscard]] inline double sum_of_row(std::span<const float> x) noexcept {
+  sum_in_parts sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    sum.add(i, static_cast<double>(x[i]));
+  }
+  return sum.value();
+}
+
+/// The sum of (x - centre)^2 over a row, in parts; the square is fused with the sum.
+[[nodiscard]] inline double square_sum_of_row(std::span<const float> x, double centre) noexcept {
+  sum_in_parts sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    sum.add_square(i, static_cast<double>(x[i]) - centre);
+  }
+  return sum.value();
+}
+
+/// y[i] = e^(x[i] - m) / (sum of all e^(x[k] - m)) with the largest value m of the row, which is
+/// not empty. The exponentials are those of floats, the sum is in double and in parts, and each
+/// exponential is multiplied by the reciprocal of the sum, rounded to float. A row with NaN or
+/// infinity becomes NaN, as does one of nothing but -infinity. x and y are the same row or do not
+/// overlap.
+inline void softmax_row(std::span<const float> x, float* y) noexcept {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (const float value : x) {
+    largest = value > largest ? value : largest;
+  }
+  sum_in_parts sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = portable_exp(x[i] - largest);
+    sum.add(i, static_cast<double>(y[i]));
+  }
+  const auto factor = static_cast<float>(1.0 / sum.value());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] *= factor;
+  }
+}
+
+/// y[i] = (x[i] - centre) * factor in double, rounded to float, and then, if `scale` is not null,
+/// y[i] * scale[i] + bias[i], fused; a null `bias` adds nothing. Without a scale there is no bias.
+inline void standardize_row(std::span<const float> x, double centre, double factor,
+                            const float* scale, const float* bias, float* y) noexcept {
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto value = static_cast<float>((static_cast<double>(x[i]) - centre) * factor);
+    if (scale == nullptr) {
+      y[i] = value;
+    } else {
+      y[i] = bias == nullptr ? value * scale[i] : std::fma(value, scale[i], bias[i]);
+    }
+  }
+}
+
+/// y[i] = x[i] * factor + offset, fused in double and rounded to float.
+inline void map_row_by_line(std::span<const float> x, double factor, double offset,
+                            float* y) noexcept {
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = static_cast<float>(std::fma(static_cast<double>(x[i]), factor, offset));
+  }
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_FLOAT_ROWS_HPP

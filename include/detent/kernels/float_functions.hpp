@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The family of float functions: e^x and its relatives, roots, rounding and clamps of floats, for
+// operators.
+#ifndef DETENT_KERNELS_FLOAT_FUNCTIONS_HPP
+#define DETENT_KERNELS_FLOAT_FUNCTIONS_HPP
+
+#include <cstddef>
+
+#include <detent/config.hpp>
+#include <detent/target.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// The kernels of float functions. Each writes to y what a function makes of the n values x, to the
+/// bit; which NaN it makes does not matter. x and y are the same memory or do not overlap.
+struct float_function_kernels {
+  void (*exp)(const float* x, std::size_t n, float* y) noexcept;   ///< detail::portable_exp().
+  void (*erf)(const float* x, std::size_t n, float* y) noexcept;   ///< detail::portable_erf().
+  void (*tanh)(const float* x, std::size_t n, float* y) noexcept;  ///< detail::portable_tanh().
+  void (*logistic)(const float* x, std::size_t n,
+                   float* y) noexcept;                             ///< detail::portable_logistic().
+  void (*sqrt)(const float* x, std::size_t n, float* y) noexcept;  ///< std::sqrt().
+
+  void (*hard_swish)(const float* x, std::size_t n,
+                     float* y) noexcept;                            ///< reference::hard_swish().
+  void (*floor)(const float* x, std::size_t n, float* y) noexcept;  ///< std::floor().
+  void (*ceil)(const float* x, std::size_t n, float* y) noexcept;   ///< std::ceil().
+  void (*round)(const float* x, std::size_t n, float* y) noexcept;  ///< Half to even.
+  /// reference::hard_sigmoid().
+  void (*hard_sigmoid)(const float* x, std::size_t n, float alpha, float beta, float* y) noexcept;
+  /// reference::clamp().
+  void (*clamp)(const float* x, std::size_t n, float lower, float upper, float* y) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const float_function_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_FLOAT_FUNCTIONS_HPP

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The family of float rows: sums, normalizations and Softmax of rows of floats, for operators.
+#ifndef DETENT_KERNELS_FLOAT_ROWS_HPP
+#define DETENT_KERNELS_FLOAT_ROWS_HPP
+
+#include <cstddef>
+
+#include <detent/config.hpp>
+#include <detent/target.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// The kernels of float rows. Each does with a row of n values what the function of
+/// base/float_rows.hpp does, to the bit; which NaN it makes does not matter. x and y are the same
+/// memory or do not overlap.
+struct float_row_kernels {
+  /// detail::sum_of_row().
+  double (*sum)(const float* x, std::size_t n) noexcept;
+  /// detail::square_sum_of_row().
+  double (*square_sum)(const float* x, std::size_t n, double centre) noexcept;
+  /// detail::softmax_row().
+  void (*softmax)(const float* x, std::size_t n, float* y) noexcept;
+  /// detail::standardize_row().
+  void (*standardize)(const float* x, std::size_t n, double centre, double factor,
+                      const float* scale, const float* bias, float* y) noexcept;
+  /// detail::map_row_by_line().
+  void (*map_by_line)(const float* x, std::size_t n, double factor, double offset,
+                      float* y) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const float_row_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_FLOAT_ROWS_HPP

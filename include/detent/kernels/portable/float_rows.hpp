@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Rows of floats in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_FLOAT_ROWS_HPP
+#define DETENT_KERNELS_PORTABLE_FLOAT_ROWS_HPP
+
+#include <cstddef>
+
+#include <detent/base/float_rows.hpp>
+#include <detent/kernels/float_rows.hpp>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+DETENT_DECL double sum(const float* x, std::size_t n) noexcept {
+  return detail::sum_of_row({x, n});
+}
+DETENT_DECL double square_sum(const float* x, std::size_t n, double centre) noexcept {
+  return detail::square_sum_of_row({x, n}, centre);
+}
+DETENT_DECL void softmax(const float* x, std::size_t n, float* y) noexcept {
+  detail::softmax_row({x, n}, y);
+}
+DETENT_DECL void standardize(const float* x, std::size_t n, double centre, double factor,
+                             const float* scale, const float* bias, float* y) noexcept {
+  detail::standardize_row({x, n}, centre, factor, scale, bias, y);
+}
+DETENT_DECL void map_by_line(const float* x, std::size_t n, double factor, double offset,
+                             float* y) noexcept {
+  detail::map_row_by_line({x, n}, factor, offset, y);
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_FLOAT_ROWS_HPP

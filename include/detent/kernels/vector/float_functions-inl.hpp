@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Functions of floats, step by step what base/float_functions.hpp does.
+
+#ifndef DETENT_KERNELS_VECTOR_FLOAT_FUNCTIONS_INL_HPP
+#define DETENT_KERNELS_VECTOR_FLOAT_FUNCTIONS_INL_HPP
+
+#include <cstddef>
+
+#include <detent/base/float_functions.hpp>
+#include <detent/kernels/float_functions.hpp>
+#include <detent/kernels/vector/vectors-inl.hpp>
+
+#define DETENT_KERNELS_TEXT <detent/kernels/vector/float_functions-inl.hpp>
+#include <detent/kernels/vector/for_each_target-inl.hpp>
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// detail::times_power_of_two() for n = biased - rounding_bias.
+HWY_INLINE float_vector times_power_of_two(float_vector p, float_vector biased) noexcept {
+#if HWY_TARGET == HWY_AVX2
+  const int_tag di;
+  const float_tag df;
+  const auto n = hn::Sub(hn::BitCast(di, biased), hn::Set(di, rounding_bias_bits));
+  const auto half = hn::ShiftRight<1>(n);
+  const auto bias = hn::Set(di, 127);
+  const auto first = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(half, bias)));
+  const auto second = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
+  return product(hn::Mul(p, first), second);
+#else
+  const auto n = hn::Sub(biased, hn::Set(float_tag{}, rounding_bias));
+  // The masked form, with all lanes: GCC 12 warns that the other form leaves its result
+  // uninitialized.
+  return float_vector{_mm512_maskz_scalef_ps(0xFFFF, p.raw, n.raw)};
+#endif
+}
+
+/// detail::reduced_exponent: `biased` is n + rounding_bias.
+struct reduced_exponents {
+  float_vector biased, beyond;
+  HWY_INLINE explicit reduced_exponents(float_vector x) noexcept {
+    using c = detail::float_functions;
+    const float_tag df;
+    const auto bias = hn::Set(df, rounding_bias);
+    biased = hn::MulAdd(x, hn::Set(df, c::inverse_ln2), bias);
+    const auto n = hn::Sub(biased, bias);
+    const auto high = hn::NegMulAdd(n, hn::Set(df, c::ln2_high), x);
+    const auto r = hn::NegMulAdd(n, hn::Set(df, c::ln2_low), high);
+    beyond = hn::MulAdd(hn::Mul(r, r), polynomial(c::exp_series, r), r);
+  }
+};
+
+/// detail::portable_exp() of values in -104..89, or NaN.
+HWY_INLINE float_vector exp_inside(float_vector x) noexcept {
+  const reduced_exponents e(x);
+  return times_power_of_two(hn::Add(hn::Set(float_tag{}, 1.0F), e.beyond), e.biased);
+}
+
+/// detail::portable_exp() of values that are not positive, or NaN. x86's maximum returns the second
+/// operand if it is NaN.
+HWY_INLINE float_vector exp_of_negative(float_vector x) noexcept {
+  return exp_inside(hn::Max(hn::Set(float_tag{}, detail::float_functions::least_exponent), x));
+}
+
+/// detail::portable_exp().
+HWY_INLINE float_vector exp_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  return exp_inside(
+      clamp_ordered(x, hn::Set(df, c::least_exponent), hn::Set(df, c::largest_exponent)));
+}
+
+/// `result`, or x where x is NaN.
+HWY_INLINE float_vector unless_nan(float_vector x, float_vector result) noexcept {
+  return hn::IfThenElse(hn::Eq(x, x), result, x);
+}
+
+HWY_INLINE float_vector erf_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const auto distance = hn::Abs(x);
+  const auto is_near = hn::Lt(distance, hn::Set(df, c::erf_near_zero_end));
+  const auto end = hn::Set(df, c::erf_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  // Both polynomials have as many coefficients: each lane takes its own.
+  const auto argument = hn::IfThenElse(is_near, hn::Mul(x, x), m);
+  const auto coefficient = [&](std::size_t k) HWY_ATTR {
+    return hn::IfThenElse(is_near, hn::Set(df, c::erf_near_zero[k]),
+                          hn::Set(df, c::erf_away_from_zero[k]));
+  };
+  auto sum = coefficient(0);
+  for (std::size_t k = 1; k < 6; ++k) {
+    sum = hn::MulAdd(sum, argument, coefficient(k));
+  }
+  const auto rest = exp_inside(hn::Neg(hn::Mul(m, sum)));
+  const auto away = hn::CopySign(hn::Sub(hn::Set(df, 1.0F), rest), x);
+  return unless_nan(x, hn::IfThenElse(is_near, hn::MulAdd(x, sum, x), away));
+}
+
+HWY_INLINE float_vector tanh_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const int_tag di;
+  const auto distance = hn::Abs(x);
+  const auto end = hn::Set(df, c::tanh_is_one);
+  const auto m = hn::IfThenElse(hn::Lt(distance, end), distance, end);
+  const reduced_exponents e(hn::Add(m, m));
+  // 2^n, of whose bits only the lowest ones, those of n, are left after the shift.
+  const auto one_bits = hn::Set(di, 127 << 23);
+  const auto power =
+      hn::BitCast(df, hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, e.biased)), one_bits));
+  const auto t = hn::MulAdd(power, e.beyond, hn::Sub(power, hn::Set(df, 1.0F)));
+  const auto result = hn::Div(t, hn::Add(t, hn::Set(df, 2.0F)));
+  return unless_nan(x, hn::CopySign(result, x));
+}
+
+HWY_INLINE float_vector logistic_of(float_vector x) noexcept {
+  const float_tag df;
+  const auto one = hn::Set(df, 1.0F);
+  const auto e = exp_of_negative(hn::Neg(hn::Abs(x)));
+  const auto numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(df)), e, one);
+  return hn::Div(numerator, hn::Add(one, e));
+}
+
+/// y = function(x), two vectors at a time: each waits for its own steps.
+template <class Function>
+HWY_INLINE void map(const float* x, std::size_t n, float* y, const Function& function) noexcept {
+  const float_tag df;
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto first = function(hn::LoadU(df, x + i));
+    const auto second = function(hn::LoadU(df, x + i + lanes));
+    hn::StoreU(first, df, y + i);
+    hn::StoreU(second, df, y + i + lanes);
+  }
+  for (; i < n; i += lanes) {
+    const std::size_t count = n - i < lanes ? n - i : lanes;
+    hn::StoreN(function(hn::LoadN(df, x + i, count)), df, y + i, count);
+  }
+}
+
+inline void exp(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return exp_of(v); });
+}
+inline void erf(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return erf_of(v); });
+}
+inline void tanh(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return tanh_of(v); });
+}
+inline void logistic(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return logistic_of(v); });
+}
+inline void sqrt(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Sqrt(v); });
+}
+inline void floor(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Floor(v); });
+}
+inline void ceil(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Ceil(v); });
+}
+inline void round(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Round(v); });
+}
+inline void hard_swish(const float* x, std::size_t n, float* y) noexcept {
+  const float_tag df;
+  map(x, n, y, [df](float_vector v) HWY_ATTR {
+    const auto line = hn::Add(v, hn::Set(df, 3.0F));
+    const auto clamped = clamp_ordered(line, hn::Zero(df), hn::Set(df, 6.0F));
+    return hn::Mul(v, hn::Mul(clamped, hn::Set(df, 1.0F / 6.0F)));
+  });
+}
+inline void hard_sigmoid(const float* x, std::size_t n, float alpha, float beta,
+                         float* y) noexcept {
+  const float_tag df;
+  const auto factor = hn::Set(df, alpha);
+  const auto offset = hn::Set(df, beta);
+  map(x, n, y, [&](float_vector v) HWY_ATTR {
+    return clamp_ordered(hn::MulAdd(factor, v, offset), hn::Zero(df), hn::Set(df, 1.0F));
+  });
+}
+inline void clamp(const float* x, std::size_t n, float lower, float upper, float* y) noexcept {
+  const float_tag df;
+  const auto lowest = hn::Set(df, lower);
+  const auto highest = hn::Set(df, upper);
+  map(x, n, y, [&](float_vector v) HWY_ATTR { return clamp_ordered(v, lowest, highest); });
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#include <detent/kernels/vector/end_text-inl.hpp>
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The kernels of float rows have the bits of the functions that define them on every target, for
+// every length, and these are near the exact results.
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/all.hpp>
+#include <detent/base/float_rows.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
+
+#include "for_each_target.hpp"
+#include "random.hpp"
+
+namespace {
+
+using detent::kernels::float_row_kernels;
+namespace defined = detent::detail;
+
+std::vector<std::uint32_t> bits_of(const std::vector<float>& x) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : x) {
+    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint32_t>(value));
+  }
+  return bits;
+}
+
+std::uint64_t bits_of(double x) { return std::isnan(x) ? 1 : std::bit_cast<std::uint64_t>(x); }
+
+/// Rows of every length up to 70 and a few long ones; every other length has rows with values that
+/// are not finite, too.
+template <class Check>
+void for_each_row(std::uint64_t seed, const Check& check) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  test::random_source random(seed);
+  INFO("seed ", random.seed());
+  std::vector<std::size_t> lengths(71);
+  std::iota(lengths.begin(), lengths.end(), std::size_t{0});
+  lengths.insert(lengths.end(), {768, 1000, 4097});
+  for (const std::size_t n : lengths) {
+    CAPTURE(n);
+    std::vector<float> x = random.reals(n, -8.0F, 8.0F);
+    check(x, random);
+    if (n == 0) {
+      continue;
+    }
+    for (const float special : {infinity, -infinity, std::nanf(""), -0.0F, 3e38F, -1e-45F}) {
+      CAPTURE(special);
+      std::vector<float> other = x;
+      other[random.size(0, n - 1)] = special;
+      check(other, random);
+      check(std::vector<float>(n, special), random);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sums of rows have the same bits on all targets") {
+  for_each_row(41, [](const std::vector<float>& x, test::random_source& random) {
+    const auto centre = static_cast<double>(random.real(-3.0F, 3.0F));
+    const double sum = defined::sum_of_row(x);
+    const double squares = defined::square_sum_of_row(x, centre);
+    test::for_each_target([&] {
+      const auto& kernels = detent::detail::active<float_row_kernels>();
+      CHECK(bits_of(kernels.sum(x.data(), x.size())) == bits_of(sum));
+      CHECK(bits_of(kernels.square_sum(x.data(), x.size(), centre)) == bits_of(squares));
+    });
+  });
+}
+
+TEST_CASE("a sum has sixteen parts, which are added in pairs") {
+  // With steps of 2^53, a part of less than half a step is lost unless it is added to others first.
+  std::vector<float> x(16, 0.0F);
+  x[0] = 0x1p53F;
+  x[8] = 1.0F;
+  x[4] = 1.0F;
+  CHECK(defined::sum_of_row(x) == 0x1p53);  // neither meets the other before the large one
+  x[8] = 0.0F;
+  x[12] = 1.0F;
+  CHECK(defined::sum_of_row(x) == 0x1p53 + 2.0);  // part 12 is added to part 4
+  CHECK(defined::sum_of_row({}) == 0.0);
+  CHECK(defined::square_sum_of_row(std::vector<float>{3.0F, 5.0F}, 1.0) == 20.0);
+}
+
+TEST_CASE("Softmax of rows has the same bits on all targets") {
+  for_each_row(42, [](const std::vector<float>& x, test::random_source&) {
+    if (x.empty()) {
+      return;
+    }
+    std::vector<float> expected(x.size());
+    defined::softmax_row(x, expected.data());
+    test::for_each_target([&] {
+      const auto& kernels = detent::detail::active<float_row_kernels>();
+      std::vector<float> y(x.size() + 1, 7.0F);
+      kernels.softmax(x.data(), x.size(), y.data());
+      CHECK(y.back() == 7.0F);
+      y.pop_back();
+      CHECK(bits_of(y) == bits_of(expected));
+      std::vector<float> in_place = x;
+      kernels.softmax(in_place.data(), in_place.size(), in_place.data());
+      CHECK(bits_of(in_place) == bits_of(expected));
+    });
+  });
+}
+
+TEST_CASE("Softmax of rows is near the exact result") {
+  test::random_source random(43);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<float> x = random.reals(random.size(1, 300), -20.0F, 20.0F);
+    double sum = 0.0;
+    for (const float value : x) {
+      sum += std::exp(static_cast<double>(value));
+    }
+    std::vector<float> y(x.size());
+    defined::softmax_row(x, y.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i])) / sum;
+      // x - m is rounded, which counts for up to |x - m| / 2^24 of the result.
+      CHECK(std::fabs(static_cast<double>(y[i]) - exact) <= 3e-6 * exact);
+    }
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> row = {0.0F, -infinity};
+  defined::softmax_row(row, row.data());
+  CHECK(row == std::vector<float>{1.0F, 0.0F});
+  for (std::vector<float> bad :
+       {std::vector<float>{1.0F, infinity}, {std::nanf(""), 1.0F}, {-infinity, -infinity}}) {
+    defined::softmax_row(bad, bad.data());
+    CHECK(std::isnan(bad[0]));
+    CHECK(std::isnan(bad[1]));
+  }
+}
+
+TEST_CASE("normalized rows have the same bits on all targets") {
+  for_each_row(44, [](const std::vector<float>& x, test::random_source& random) {
+    const auto centre = static_cast<double>(random.real(-3.0F, 3.0F));
+    const auto factor = static_cast<double>(random.real(0.1F, 3.0F)) / 3.0;
+    const std::vector<float> scale = random.reals(x.size(), -2.0F, 2.0F);
+    const std::vector<float> bias = random.reals(x.size(), -2.0F, 2.0F);
+    for (int form = 0; form < 4; ++form) {
+      CAPTURE(form);
+      const float* const scales = form == 1 || form == 2 ? scale.data() : nullptr;
+      const float* const biases = form == 2 ? bias.data() : nullptr;
+      std::vector<float> expected(x.size());
+      if (form == 3) {
+        defined::map_row_by_line(x, factor, centre, expected.data());
+      } else {
+        defined::standardize_row(x, centre, factor, scales, biases, expected.data());
+      }
+      test::for_each_target([&] {
+        const auto& kernels = detent::detail::active<float_row_kernels>();
+        const auto run = [&](const float* from, float* to) {
+          if (form == 3) {
+            kernels.map_by_line(from, x.size(), factor, centre, to);
+          } else {
+            kernels.standardize(from, x.size(), centre, factor, scales, biases, to);
+          }
+        };
+        std::vector<float> y(x.size() + 1, 7.0F);
+        run(x.data(), y.data());
+        CHECK(y.back() == 7.0F);
+        y.pop_back();
+        CHECK(bits_of(y) == bits_of(expected));
+        std::vector<float> in_place = x;
+        run(in_place.data(), in_place.data());
+        CHECK(bits_of(in_place) == bits_of(expected));
+      });
+    }
+  });
+}
