@@ -91,6 +91,7 @@ TABLES = {
 OTHERS = {
     "models": "models.py: whole models in the executor, beside ONNX Runtime",
     "provider": "onnxruntime_provider.py: models in ONNX Runtime, with and without the execution provider",
+    "float_operators": "operators.py: single float operators in the executor, beside ONNX Runtime",
     "operators": "beside_onnxruntime.py: products and convolutions of the C interface, beside ONNX Runtime's operators",
     "large_models": "large_models.py: weight-only quantization of a model of 4 GiB, time and memory",
     "training": "training.py: an epoch of quantization-aware training, beside PyTorch",

@@ -1379,6 +1379,31 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("nncf::place_quantizers: beside a constant, quantizers stay that have moved further") {
+  // As NNCF 3.4 places them: of an addition of a constant, the input is quantized only if the
+  // quantizer has moved past something else.
+  test::random_source r(226);
+  INFO("seed ", r.seed());
+  for (const bool has_pool : {false, true}) {
+    CAPTURE(has_pool);
+    model_builder b;
+    std::string x = b.input("x", {1, 3, 8, 8});
+    if (has_pool) {
+      x = b.add("MaxPool", {x}, {{"kernel_shape", list({2, 2})}, {"strides", list({2, 2})}});
+    }
+    b.constant("c", random_floats(r, {1, 3, 1, 1}, -1.0F, 1.0F));
+    const std::string sum = b.add("Add", {x, "c"});
+    b.output(layer(b, r, sum, {4, 3, 1, 1}));
+    std::set<std::string> values;
+    for (const nncf::placed_quantizer& q : nncf::place_quantizers(b.get(), {})) {
+      if (b.get().initializers.count(q.value) == 0) {
+        values.insert(q.value);
+      }
+    }
+    CHECK(values == (has_pool ? std::set<std::string>{"x", sum} : std::set<std::string>{sum}));
+  }
+}
+
 TEST_CASE("nncf: groups of quantizers, and models without some of them") {
   test::random_source r(223);
   INFO("seed ", r.seed());
