@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Products of doubles have the bits of a plain loop on every target, for every size, tail and
 // stride, and touch nothing else.
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 
 #include <detent/all.hpp>
 
+#include "bits.hpp"
 #include "for_each_target.hpp"
 #include "random.hpp"
 
@@ -32,14 +32,6 @@ std::vector<double> doubles(test::random_source& random, std::size_t n) {
     value = any_double(random);
   }
   return x;
-}
-
-std::vector<std::uint64_t> bits_of(const std::vector<double>& x) {
-  std::vector<std::uint64_t> bits;
-  for (const double value : x) {
-    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint64_t>(value));
-  }
-  return bits;
 }
 
 /// The definition, element by element. Sums pass through memory, so that nothing is fused.
@@ -78,14 +70,14 @@ void check_products(test::random_source& random, std::size_t rows, std::size_t c
   std::vector<double> expected = c;
   p.c = expected.data();
   plain_products(p);
-  const std::vector<std::uint64_t> bits = bits_of(expected);
+  const std::vector<std::uint64_t> bits = test::bits_of(expected);
   INFO(rows, " x ", columns, ", depth ", depth, ", transposed ", transposed, ", strides ",
        p.b_stride, " ", p.c_stride);
   test::for_each_target([&] {
     std::vector<double> out = c;
     p.c = out.data();
     detent::detail::active<detent::kernels::double_product_kernels>().add_products(p);
-    CHECK(bits_of(out) == bits);
+    CHECK(test::bits_of(out) == bits);
   });
 }
 

@@ -13,21 +13,9 @@
 
 #include <detent/all.hpp>
 
+#include "bits.hpp"
 #include "for_each_target.hpp"
 #include "random.hpp"
-
-namespace {
-
-std::vector<std::uint64_t> bits_of(const std::vector<double>& x) {
-  std::vector<std::uint64_t> bits;
-  for (const double value : x) {
-    // Which NaN it is does not matter.
-    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint64_t>(value));
-  }
-  return bits;
-}
-
-}  // namespace
 
 TEST_CASE("exponentials of all targets have the same bits") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -62,7 +50,7 @@ TEST_CASE("exponentials of all targets have the same bits") {
     std::vector<double> values = x;
     detent::detail::active<detent::kernels::exponential_kernels>().exp(values.data(),
                                                                        values.size());
-    CHECK(bits_of(values) == bits_of(expected));
+    CHECK(test::bits_of(values) == test::bits_of(expected));
   });
 }
 
@@ -93,7 +81,7 @@ TEST_CASE("logarithms of all targets have the same bits") {
       detent::detail::active<detent::kernels::exponential_kernels>().log(values.data(), n);
       std::vector<double> some = x;
       std::copy_n(expected.begin(), n, some.begin());
-      CHECK(bits_of(values) == bits_of(some));
+      CHECK(test::bits_of(values) == test::bits_of(some));
     }
   });
 }
@@ -156,12 +144,12 @@ TEST_CASE("erf, tanh and the logistic function of all targets have the same bits
                                                                                    n);
         std::vector<double> some = x;
         std::copy_n(expected.begin(), n, some.begin());
-        CHECK(bits_of(values) == bits_of(some));
+        CHECK(test::bits_of(values) == test::bits_of(some));
       }
       std::vector<double> values = x;
       (detent::detail::active<detent::kernels::exponential_kernels>().*f.kernel)(values.data(),
                                                                                  values.size());
-      CHECK(bits_of(values) == bits_of(expected));
+      CHECK(test::bits_of(values) == test::bits_of(expected));
     });
   }
 }

@@ -2,10 +2,8 @@
 // The kernels of float functions have the bits of the functions that define them on every target,
 // and these are near the exact results.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,6 +12,7 @@
 
 #include <detent/all.hpp>
 
+#include "bits.hpp"
 #include "float_function_cases.hpp"
 #include "for_each_target.hpp"
 #include "random.hpp"
@@ -21,15 +20,6 @@
 namespace {
 
 using test::float_function_kernels;
-
-std::vector<std::uint32_t> bits_of(const std::vector<float>& x) {
-  std::vector<std::uint32_t> bits;
-  for (const float value : x) {
-    // Which NaN it is does not matter.
-    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint32_t>(value));
-  }
-  return bits;
-}
 
 /// Special values, the places where formulas change with their neighbours, and others of all sizes.
 std::vector<float> many_values(test::random_source& random) {
@@ -88,13 +78,13 @@ TEST_CASE("float functions of all targets have the same bits") {
       const auto kernel = detent::detail::active<float_function_kernels>().*f.kernel;
       std::vector<float> y(x.size());
       kernel(x.data(), x.size(), y.data());
-      CHECK(bits_of(y) == bits_of(expected));
+      CHECK(test::bits_of(y) == test::bits_of(expected));
       for (std::size_t n = 0; n < 70; ++n) {  // all tails, in place
         std::vector<float> values(x.begin(), x.begin() + 100);
         std::vector<float> some = values;
         std::copy_n(expected.begin(), n, some.begin());
         kernel(values.data(), n, values.data());
-        CHECK(bits_of(values) == bits_of(some));
+        CHECK(test::bits_of(values) == test::bits_of(some));
       }
     });
   }
@@ -121,9 +111,9 @@ TEST_CASE("clamps of all targets have the same bits") {
       const auto& kernels = detent::detail::active<float_function_kernels>();
       std::vector<float> y(x.size());
       kernels.clamp(x.data(), x.size(), first, second, y.data());
-      CHECK(bits_of(y) == bits_of(clamped));
+      CHECK(test::bits_of(y) == test::bits_of(clamped));
       kernels.hard_sigmoid(x.data(), x.size(), first, second, y.data());
-      CHECK(bits_of(y) == bits_of(hard));
+      CHECK(test::bits_of(y) == test::bits_of(hard));
     });
   }
   CHECK(detent::reference::hard_sigmoid(3.0F, 0.2F, 0.5F) == 1.0F);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The kernels of float rows have the bits of the functions that define them on every target, for
 // every length, and these are near the exact results.
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <detent/base/float_rows.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
 
+#include "bits.hpp"
 #include "for_each_target.hpp"
 #include "random.hpp"
 
@@ -23,16 +23,6 @@ namespace {
 
 using detent::kernels::float_row_kernels;
 namespace defined = detent::detail;
-
-std::vector<std::uint32_t> bits_of(const std::vector<float>& x) {
-  std::vector<std::uint32_t> bits;
-  for (const float value : x) {
-    bits.push_back(std::isnan(value) ? 1 : std::bit_cast<std::uint32_t>(value));
-  }
-  return bits;
-}
-
-std::uint64_t bits_of(double x) { return std::isnan(x) ? 1 : std::bit_cast<std::uint64_t>(x); }
 
 /// Rows of every length up to 70 and a few long ones; every other length has rows with values that
 /// are not finite, too.
@@ -70,8 +60,9 @@ TEST_CASE("sums of rows have the same bits on all targets") {
     const double squares = defined::square_sum_of_row(x, centre);
     test::for_each_target([&] {
       const auto& kernels = detent::detail::active<float_row_kernels>();
-      CHECK(bits_of(kernels.sum(x.data(), x.size())) == bits_of(sum));
-      CHECK(bits_of(kernels.square_sum(x.data(), x.size(), centre)) == bits_of(squares));
+      CHECK(test::bits_of(kernels.sum(x.data(), x.size())) == test::bits_of(sum));
+      CHECK(test::bits_of(kernels.square_sum(x.data(), x.size(), centre)) ==
+            test::bits_of(squares));
     });
   });
 }
@@ -103,10 +94,10 @@ TEST_CASE("Softmax of rows has the same bits on all targets") {
       kernels.softmax(x.data(), x.size(), y.data());
       CHECK(y.back() == 7.0F);
       y.pop_back();
-      CHECK(bits_of(y) == bits_of(expected));
+      CHECK(test::bits_of(y) == test::bits_of(expected));
       std::vector<float> in_place = x;
       kernels.softmax(in_place.data(), in_place.size(), in_place.data());
-      CHECK(bits_of(in_place) == bits_of(expected));
+      CHECK(test::bits_of(in_place) == test::bits_of(expected));
     });
   });
 }
@@ -169,10 +160,10 @@ TEST_CASE("normalized rows have the same bits on all targets") {
         run(x.data(), y.data());
         CHECK(y.back() == 7.0F);
         y.pop_back();
-        CHECK(bits_of(y) == bits_of(expected));
+        CHECK(test::bits_of(y) == test::bits_of(expected));
         std::vector<float> in_place = x;
         run(in_place.data(), in_place.data());
-        CHECK(bits_of(in_place) == bits_of(expected));
+        CHECK(test::bits_of(in_place) == test::bits_of(expected));
       });
     }
   });
