@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// e^x, erf, tanh and the logistic function of floats, with the same bits whatever
-// the compiler, its options, the C library and the processor are.
+// e^x, erf, tanh and the logistic function of floats, with the same bits whatever the compiler, its
+// options, the C library and the processor are.
 //
 // These are the definitions that the kernels of kernels/float_functions.hpp equal to the bit. All
 // steps are in float, so that a vector has twice the elements of one of doubles; the functions of

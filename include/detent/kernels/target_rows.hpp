@@ -6,9 +6,8 @@
 //   DETENT_FOR_EACH_TARGET(row)   expands row(target, vectors, products, depthwise) for each
 //                                 target, worst target first
 //
-// The arguments of `row` after the target are namespaces: `vectors` has the target's elementwise
-// kernels, float products, statistics and transpositions, `products` its integer products,
-// `depthwise` its 8-bit depthwise products.
+// The arguments of `row` after the target are namespaces: `products` has the target's integer
+// products, `depthwise` its 8-bit depthwise products, `vectors` all other kernels.
 #ifndef DETENT_KERNELS_TARGET_ROWS_HPP
 #define DETENT_KERNELS_TARGET_ROWS_HPP
 

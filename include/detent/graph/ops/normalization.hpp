@@ -2,10 +2,9 @@
 // Operators that bring groups of elements to a common scale: normalizations and LRN.
 //
 // Sums are made in double. Those of InstanceNormalization, GroupNormalization, LayerNormalization
-// and RMSNormalization have the parts of base/float_rows.hpp. Factors of
-// a product that is added to something are rounded to the type of the elements first: the product
-// of two floats is exact in double, so that results have the same bits whether or not the compiler
-// contracts product and sum.
+// and RMSNormalization have the parts of base/float_rows.hpp. Factors of a product that is added to
+// something are rounded to the type of the elements first: the product of two floats is exact in
+// double, so that results have the same bits whether or not the compiler contracts product and sum.
 #ifndef DETENT_GRAPH_OPS_NORMALIZATION_HPP
 #define DETENT_GRAPH_OPS_NORMALIZATION_HPP
 
@@ -117,15 +116,15 @@ struct line {
   }
 };
 
-/// The sum of the squares of a row, in parts.
+/// The sum of the squares of the distances of a row's values from `centre`, in parts.
 template <class T>
-[[nodiscard]] double square_sum(std::span<const T> values) {
+[[nodiscard]] double square_sum(std::span<const T> values, double centre = 0.0) {
   if constexpr (std::is_same_v<T, float>) {
-    return row_kernels().square_sum(values.data(), values.size(), 0.0);
+    return row_kernels().square_sum(values.data(), values.size(), centre);
   } else {
     detent::detail::sum_in_parts squares;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      squares.add_square(i, values[i]);
+      squares.add_square(i, values[i] - centre);
     }
     return squares.value();
   }
@@ -147,19 +146,14 @@ template <class T>
   moments m;
   if constexpr (std::is_same_v<T, float>) {
     m.mean = row_kernels().sum(values.data(), values.size()) / count;
-    m.variance = row_kernels().square_sum(values.data(), values.size(), m.mean) / count;
   } else {
     detent::detail::sum_in_parts sum;
     for (std::size_t i = 0; i < values.size(); ++i) {
       sum.add(i, values[i]);
     }
     m.mean = sum.value() / count;
-    detent::detail::sum_in_parts squares;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      squares.add_square(i, values[i] - m.mean);
-    }
-    m.variance = squares.value() / count;
   }
+  m.variance = square_sum(values, m.mean) / count;
   return m;
 }
 
