@@ -40,14 +40,15 @@ bool passes(const test::float_function& f, detent::thread_pool& pool) {
       for (std::size_t i = 0; i < chunk; ++i) {
         x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(first + i));
         expected[i] = f.definition(x[i]);
-        const double error = test::error_in_units(expected[i], f.exact(static_cast<double>(x[i])));
+        const auto value = static_cast<double>(x[i]);
+        const double error = test::error_in_units(expected[i], f.exact(value), f.size(value));
         if (error > largest) {
           largest = error;
           at = x[i];
         }
       }
       for (const detent::target t : detent::available_targets()) {
-        (test::float_function_kernels::of(t)->*f.kernel)(x.data(), chunk, actual.data());
+        f.run(*test::float_function_kernels::of(t), x.data(), chunk, actual.data());
         for (std::size_t i = 0; i < chunk; ++i) {
           if (!same(actual[i], expected[i])) {
             ++differences;

@@ -36,7 +36,8 @@ std::vector<float> many_values(test::random_source& random) {
                           -std::numeric_limits<float>::denorm_min(),
                           std::numeric_limits<float>::max()};
   for (const float edge :
-       {0.84375F, 1.0F, 3.9375F, 9.125F, 87.3F, 88.72F, 89.0F, 103.97F, 104.0F, 0.34657359F}) {
+       {0.84375F, 1.0F, 3.9375F, 9.125F, 18.0F, 20.0F, 87.3F, 88.72F, 89.0F, 103.97F, 104.0F,
+        0.34657359F, 0.70710677F, 1.4142135F, 0.88137358F, 0x1p-126F, 0x1p-103F}) {
     for (const float value : {edge, std::nextafter(edge, 0.0F), std::nextafter(edge, infinity)}) {
       x.push_back(value);
       x.push_back(-value);
@@ -58,7 +59,8 @@ TEST_CASE("float functions are near the exact results") {
   for (const float x : many_values(random)) {
     for (const test::float_function& f : test::float_functions) {
       const float y = f.definition(x);
-      const double error = test::error_in_units(y, f.exact(static_cast<double>(x)));
+      const auto value = static_cast<double>(x);
+      const double error = test::error_in_units(y, f.exact(value), f.size(value));
       if (!(error <= f.error)) {
         FAIL_CHECK(std::string(f.name), " of ", x, " is ", y, ", off by ", error);
       }
@@ -75,22 +77,22 @@ TEST_CASE("float functions of all targets have the same bits") {
     std::vector<float> expected(x.size());
     std::transform(x.begin(), x.end(), expected.begin(), f.definition);
     test::for_each_target([&] {
-      const auto kernel = detent::detail::active<float_function_kernels>().*f.kernel;
+      const auto& kernels = detent::detail::active<float_function_kernels>();
       std::vector<float> y(x.size());
-      kernel(x.data(), x.size(), y.data());
+      f.run(kernels, x.data(), x.size(), y.data());
       CHECK(test::bits_of(y) == test::bits_of(expected));
       for (std::size_t n = 0; n < 70; ++n) {  // all tails, in place
         std::vector<float> values(x.begin(), x.begin() + 100);
         std::vector<float> some = values;
         std::copy_n(expected.begin(), n, some.begin());
-        kernel(values.data(), n, values.data());
+        f.run(kernels, values.data(), n, values.data());
         CHECK(test::bits_of(values) == test::bits_of(some));
       }
     });
   }
 }
 
-TEST_CASE("clamps of all targets have the same bits") {
+TEST_CASE("clamps and exponential linear units of all targets have the same bits") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::nanf("");
   test::random_source random(33);
@@ -103,9 +105,11 @@ TEST_CASE("clamps of all targets have the same bits") {
     CAPTURE(second);
     std::vector<float> clamped(x.size());
     std::vector<float> hard(x.size());
+    std::vector<float> linear(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
       clamped[i] = detent::reference::clamp(x[i], first, second);
       hard[i] = detent::reference::hard_sigmoid(x[i], first, second);
+      linear[i] = detent::detail::portable_exponential_linear(x[i], 1.0F, first, second);
     }
     test::for_each_target([&] {
       const auto& kernels = detent::detail::active<float_function_kernels>();
@@ -114,6 +118,8 @@ TEST_CASE("clamps of all targets have the same bits") {
       CHECK(test::bits_of(y) == test::bits_of(clamped));
       kernels.hard_sigmoid(x.data(), x.size(), first, second, y.data());
       CHECK(test::bits_of(y) == test::bits_of(hard));
+      kernels.exponential_linear(x.data(), x.size(), 1.0F, first, second, y.data());
+      CHECK(test::bits_of(y) == test::bits_of(linear));
     });
   }
   CHECK(detent::reference::hard_sigmoid(3.0F, 0.2F, 0.5F) == 1.0F);
@@ -138,6 +144,27 @@ TEST_CASE("float functions at their limits") {
   CHECK(portable_logistic(-infinity) == 0.0F);
   CHECK(portable_logistic(-100.0F) > 0.0F);
   CHECK(portable_logistic(0.0F) == 0.5F);
+  CHECK(portable_expm1(infinity) == infinity);
+  CHECK(portable_expm1(-infinity) == -1.0F);
+  CHECK(portable_expm1(1e-40F) == 1e-40F);
+  CHECK(portable_log(1.0F) == 0.0F);
+  CHECK(portable_log(0.0F) == -infinity);
+  CHECK(portable_log(-0.0F) == -infinity);
+  CHECK(portable_log(infinity) == infinity);
+  CHECK(std::isnan(portable_log(-1.0F)));
+  CHECK(std::isnan(portable_log(-infinity)));
+  CHECK(portable_log(std::numeric_limits<float>::denorm_min()) == -103.27893F);
+  CHECK(portable_softplus(infinity) == infinity);
+  CHECK(portable_softplus(-infinity) == 0.0F);
+  CHECK(portable_softplus(0.0F) == 0.6931472F);
+  CHECK(portable_mish(infinity) == infinity);
+  CHECK(portable_mish(25.0F) == 25.0F);
+  CHECK(portable_gelu(infinity) == infinity);
+  CHECK(portable_gelu(20.0F) == 20.0F);
+  CHECK(portable_gelu(-20.0F) == 0.0F);
+  CHECK(portable_gelu_tanh(infinity) == infinity);
+  CHECK(portable_gelu_tanh(20.0F) == 20.0F);
+  CHECK(portable_gelu_tanh(-20.0F) == 0.0F);
   CHECK(std::signbit(portable_erf(-0.0F)));
   CHECK(std::signbit(portable_tanh(-0.0F)));
 }

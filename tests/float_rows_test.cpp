@@ -81,28 +81,113 @@ TEST_CASE("a sum has sixteen parts, which are added in pairs") {
   CHECK(defined::square_sum_of_row(std::vector<float>{3.0F, 5.0F}, 1.0) == 20.0);
 }
 
-TEST_CASE("Softmax of rows has the same bits on all targets") {
-  for_each_row(42, [](const std::vector<float>& x, test::random_source&) {
-    if (x.empty()) {
-      return;
+TEST_CASE("largest and smallest values of rows have the same bits on all targets") {
+  for_each_row(45, [](const std::vector<float>& x, test::random_source&) {
+    const float largest = defined::largest_of_row(x);
+    const float smallest = defined::smallest_of_row(x);
+    test::for_each_target([&] {
+      const auto& kernels = detent::detail::active<float_row_kernels>();
+      CHECK(test::bits_of(kernels.largest(x.data(), x.size())) == test::bits_of(largest));
+      CHECK(test::bits_of(kernels.smallest(x.data(), x.size())) == test::bits_of(smallest));
+    });
+  });
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> zeros = {-0.0F, -1.0F, 0.0F, -0.0F};
+  CHECK(!std::signbit(defined::largest_of_row(zeros)));
+  CHECK(defined::smallest_of_row(zeros) == -1.0F);
+  CHECK(!std::signbit(defined::smallest_of_row(std::vector<float>{1.0F, -0.0F})));
+  CHECK(std::isnan(defined::largest_of_row(std::vector<float>{1.0F, std::nanf(""), 2.0F})));
+  CHECK(std::isnan(defined::smallest_of_row(std::vector<float>{1.0F, std::nanf(""), 2.0F})));
+  CHECK(defined::largest_of_row({}) == -infinity);
+  CHECK(defined::smallest_of_row({}) == infinity);
+}
+
+TEST_CASE("sums and means of rows side by side have the same bits on all targets") {
+  for_each_row(46, [](const std::vector<float>& x, test::random_source& random) {
+    std::vector<std::vector<float>> rows(random.size(0, 5), x);
+    std::vector<const float*> pointers;
+    for (std::vector<float>& row : rows) {
+      if (!row.empty()) {
+        row[random.size(0, row.size() - 1)] = random.real(-9.0F, 9.0F);
+      }
+      pointers.push_back(row.data());
     }
-    std::vector<float> expected(x.size());
-    defined::softmax_row(x, expected.data());
+    const double divisor = static_cast<double>(random.size(1, 9));
+    std::vector<float> means(x.size());
+    defined::mean_of_rows(pointers, divisor, means);
+    std::vector<double> sums(x.size(), 0x1p30);
+    defined::add_row(x, sums.data());
+    const std::vector<float> table = random.reals(7 * x.size(), -9.0F, 9.0F);
+    std::vector<std::size_t> indices(rows.size());
+    for (std::size_t& index : indices) {
+      index = random.size(0, 6);
+    }
+    const std::vector<float> weights = random.reals(rows.size(), -2.0F, 2.0F);
+    std::vector<float> blend(x.size());
+    defined::blend_rows(table.data(), indices, weights.data(), blend);
     test::for_each_target([&] {
       const auto& kernels = detent::detail::active<float_row_kernels>();
       std::vector<float> y(x.size() + 1, 7.0F);
-      kernels.softmax(x.data(), x.size(), y.data());
+      kernels.mean_of_rows(pointers.data(), pointers.size(), divisor, x.size(), y.data());
       CHECK(y.back() == 7.0F);
       y.pop_back();
-      CHECK(test::bits_of(y) == test::bits_of(expected));
-      std::vector<float> in_place = x;
-      kernels.softmax(in_place.data(), in_place.size(), in_place.data());
-      CHECK(test::bits_of(in_place) == test::bits_of(expected));
+      CHECK(test::bits_of(y) == test::bits_of(means));
+      std::vector<float> mixture(x.size() + 1, 7.0F);
+      kernels.blend_rows(table.data(), indices.data(), weights.data(), indices.size(), x.size(),
+                         mixture.data());
+      CHECK(mixture.back() == 7.0F);
+      mixture.pop_back();
+      CHECK(test::bits_of(mixture) == test::bits_of(blend));
+      std::vector<double> total(x.size() + 1, 0x1p30);
+      kernels.add_row(x.data(), x.size(), total.data());
+      CHECK(total.back() == 0x1p30);
+      total.pop_back();
+      CHECK(test::bits_of(total) == test::bits_of(sums));
     });
+  });
+  const std::vector<float> a = {1.0F, 3e38F};
+  const std::vector<float> b = {2.0F, 3e38F};
+  const std::vector<const float*> rows = {a.data(), b.data()};
+  std::vector<float> y(2);
+  defined::mean_of_rows(rows, 2.0, y);
+  CHECK(y == std::vector<float>{1.5F, 3e38F});  // the sum does not overflow
+  const std::vector<float> table = {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F};
+  const std::vector<std::size_t> indices = {2, 0};
+  const std::vector<float> weights = {0.25F, 0.75F};
+  defined::blend_rows(table.data(), indices, weights.data(), y);
+  CHECK(y == std::vector<float>{2.0F, 3.0F});
+}
+
+TEST_CASE("Softmax and LogSoftmax of rows have the same bits on all targets") {
+  struct form {
+    void (*definition)(std::span<const float>, float*) noexcept;
+    void (*float_row_kernels::*kernel)(const float*, std::size_t, float*) noexcept;
+  };
+  const form forms[] = {{&defined::softmax_row, &float_row_kernels::softmax},
+                        {&defined::log_softmax_row, &float_row_kernels::log_softmax}};
+  for_each_row(42, [&](const std::vector<float>& x, test::random_source&) {
+    if (x.empty()) {
+      return;
+    }
+    for (const form& f : forms) {
+      std::vector<float> expected(x.size());
+      f.definition(x, expected.data());
+      test::for_each_target([&] {
+        const auto kernel = detent::detail::active<float_row_kernels>().*f.kernel;
+        std::vector<float> y(x.size() + 1, 7.0F);
+        kernel(x.data(), x.size(), y.data());
+        CHECK(y.back() == 7.0F);
+        y.pop_back();
+        CHECK(test::bits_of(y) == test::bits_of(expected));
+        std::vector<float> in_place = x;
+        kernel(in_place.data(), in_place.size(), in_place.data());
+        CHECK(test::bits_of(in_place) == test::bits_of(expected));
+      });
+    }
   });
 }
 
-TEST_CASE("Softmax of rows is near the exact result") {
+TEST_CASE("Softmax and LogSoftmax of rows are near the exact results") {
   test::random_source random(43);
   INFO("seed ", random.seed());
   for (int round = 0; round < 200; ++round) {
@@ -112,19 +197,30 @@ TEST_CASE("Softmax of rows is near the exact result") {
       sum += std::exp(static_cast<double>(value));
     }
     std::vector<float> y(x.size());
+    std::vector<float> logarithm(x.size());
     defined::softmax_row(x, y.data());
+    defined::log_softmax_row(x, logarithm.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double exact = std::exp(static_cast<double>(x[i])) / sum;
       // x - m is rounded, which counts for up to |x - m| / 2^24 of the result.
       CHECK(std::fabs(static_cast<double>(y[i]) - exact) <= 3e-6 * exact);
+      // Both differences are below 64 and are rounded, and so is the logarithm, which is below 8.
+      CHECK(std::fabs(static_cast<double>(logarithm[i]) - std::log(exact)) <= 5e-6);
     }
   }
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> row = {0.0F, -infinity};
   defined::softmax_row(row, row.data());
   CHECK(row == std::vector<float>{1.0F, 0.0F});
+  row = {0.0F, -infinity};
+  defined::log_softmax_row(row, row.data());
+  CHECK(row == std::vector<float>{0.0F, -infinity});
   for (std::vector<float> bad :
        {std::vector<float>{1.0F, infinity}, {std::nanf(""), 1.0F}, {-infinity, -infinity}}) {
+    std::vector<float> logarithm(bad.size());
+    defined::log_softmax_row(bad, logarithm.data());
+    CHECK(std::isnan(logarithm[0]));
+    CHECK(std::isnan(logarithm[1]));
     defined::softmax_row(bad, bad.data());
     CHECK(std::isnan(bad[0]));
     CHECK(std::isnan(bad[1]));

@@ -40,7 +40,7 @@ FLOORS = [
     ["epilogue.hpp"],
     ["products/"],
     ["gemm.hpp", "images/"],
-    ["int4_weights.hpp", "gemm_batch.hpp", "convolution.hpp", "prepared_product.hpp"],
+    ["int4_weights.hpp", "gemm_batch.hpp", "packed_filters.hpp", "convolution.hpp", "prepared_product.hpp"],
     ["dynamic_linear.hpp", "dynamic_convolution.hpp", "fused_gemm.hpp", "fused_convolution.hpp"],
     ["fused_dynamic_linear.hpp"],
     ["statistics/"],

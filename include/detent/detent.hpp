@@ -29,6 +29,7 @@
 #include <detent/observers/moving_average.hpp>
 #include <detent/observers/percentile.hpp>
 #include <detent/pack.hpp>
+#include <detent/packed_filters.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>

@@ -8284,9 +8284,9 @@ DETENT_NAMESPACE_END
 
 // ---- detent/convolution.hpp ----
 // convolve(): 1-D and 2-D convolutions, grouped, depthwise and dilated, of 8-bit integers (exact on
-// every input) and of floats; and the packed filters that they take. Internally the arithmetic is
-// done channels last: an input with channels first is transposed by the copy that adds its padding,
-// or block by block; an output with channels first is transposed block by block.
+// every input) and of floats. Internally the arithmetic is done channels last: an input with
+// channels first is transposed by the copy that adds its padding, or block by block; an output with
+// channels first is transposed block by block.
 #ifndef DETENT_CONVOLUTION_HPP
 #define DETENT_CONVOLUTION_HPP
 
@@ -8442,44 +8442,6 @@ inline std::size_t checked_size(const char* where, std::initializer_list<std::si
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_BASE_CHECKED_SIZE_HPP
-// ---- detent/base/emptied_by_move.hpp ----
-// A value that a move resets, so that classes which own memory need no move functions of their own.
-#ifndef DETENT_BASE_EMPTIED_BY_MOVE_HPP
-#define DETENT_BASE_EMPTIED_BY_MOVE_HPP
-
-#include <utility>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// A value that is T{} again after it was moved from, for members that describe other members which
-/// a move empties.
-template <class T>
-class emptied_by_move {
- public:
-  emptied_by_move() = default;
-  emptied_by_move(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
-  emptied_by_move(const emptied_by_move&) = default;
-  emptied_by_move& operator=(const emptied_by_move&) = default;
-  emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
-  emptied_by_move& operator=(emptied_by_move&& other) noexcept {
-    value_ = std::exchange(other.value_, T{});
-    return *this;
-  }
-  ~emptied_by_move() = default;
-
-  operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
-  [[nodiscard]] const T& value() const noexcept { return value_; }
-  [[nodiscard]] T& value() noexcept { return value_; }
-
- private:
-  T value_{};
-};
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_BASE_EMPTIED_BY_MOVE_HPP
 // ---- detent/epilogue.hpp ----
 // epilogue_options: how integer products (gemm() and convolutions) turn exact sums into outputs,
 // and the preparation of the per-column arrays that kernels need for that.
@@ -8913,6 +8875,44 @@ class byte_reader {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_BASE_BYTE_FORMAT_HPP
+// ---- detent/base/emptied_by_move.hpp ----
+// A value that a move resets, so that classes which own memory need no move functions of their own.
+#ifndef DETENT_BASE_EMPTIED_BY_MOVE_HPP
+#define DETENT_BASE_EMPTIED_BY_MOVE_HPP
+
+#include <utility>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// A value that is T{} again after it was moved from, for members that describe other members which
+/// a move empties.
+template <class T>
+class emptied_by_move {
+ public:
+  emptied_by_move() = default;
+  emptied_by_move(T value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
+  emptied_by_move(const emptied_by_move&) = default;
+  emptied_by_move& operator=(const emptied_by_move&) = default;
+  emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
+  emptied_by_move& operator=(emptied_by_move&& other) noexcept {
+    value_ = std::exchange(other.value_, T{});
+    return *this;
+  }
+  ~emptied_by_move() = default;
+
+  operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] const T& value() const noexcept { return value_; }
+  [[nodiscard]] T& value() noexcept { return value_; }
+
+ private:
+  T value_{};
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_EMPTIED_BY_MOVE_HPP
 // ---- detent/kernels/definitions/integer_products.hpp ----
 // The table of 8-bit products.
 #ifndef DETENT_KERNELS_DEFINITIONS_INTEGER_PRODUCTS_HPP
@@ -25674,6 +25674,17 @@ DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_DEFINES_KERNELS
 #endif  // DETENT_KERNELS_DEFINITIONS_DEPTHWISE_HPP
+// ---- detent/packed_filters.hpp ----
+// Filters in the layout of the kernels, for convolve(): packed_filters of 8-bit integers and
+// packed_float_filters.
+#ifndef DETENT_PACKED_FILTERS_HPP
+#define DETENT_PACKED_FILTERS_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 DETENT_NAMESPACE_BEGIN
 
@@ -25736,43 +25747,6 @@ std::span<const T> group_slice(std::span<const T> values, const filter_shape& f,
   require(values.size() == f.out_channels, error_kind::shape_mismatch,
           "convolution: ", values.size(), " per-channel values for ", f.out_channels, " channels");
   return values.subspan(group * f.group_out(), f.group_out());
-}
-
-/// Checks strides, dilations and extents of a window.
-inline void require_window(const filter_shape& f, const window& w) {
-  require(
-      w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
-      error_kind::invalid_argument, "convolution: strides and dilations must be positive");
-  // The limit keeps all extents from wrapping.
-  constexpr std::size_t largest = std::size_t{1} << 32;
-  require((std::max)({w.pad_top, w.pad_left, w.pad_bottom, w.pad_right, w.stride_height,
-                      w.stride_width, w.dilation_height, w.dilation_width}) <= largest &&
-              (std::max)(w.in_height, w.in_width) <= largest &&
-              (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
-          error_kind::invalid_argument, "convolution: a window beyond 2^32");
-}
-
-/// Checks the window and returns the number of values of the input.
-inline std::size_t required_input(const filter_shape& f, const window& w) {
-  require_window(f, w);
-  return checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
-}
-/// The number of values of the output of a window that was checked.
-[[nodiscard]] inline std::size_t required_output(const filter_shape& f, const window& w) {
-  return checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
-}
-
-/// Checks the window and the sizes of input and output.
-template <class In, class Out>
-void require_images(const filter_shape& f, const window& w, std::span<In> input,
-                    std::span<Out> output) {
-  const std::size_t in = required_input(f, w);
-  const std::size_t out = required_output(f, w);
-  require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
-          "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
-          " and ", out);
-  require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
-          error_kind::invalid_argument, "convolution: null data");
 }
 
 struct filter_access;
@@ -25871,6 +25845,111 @@ struct filter_access {
   /// if there is one group and more than one tap.
   [[nodiscard]] static std::size_t kernel_row(const packed_filters& f) noexcept { return f.row_; }
 };
+
+}  // namespace detail
+
+/// An owned filter bank of floats in the layout of the kernels, with a bias for each output
+/// channel. Constant after construction: many threads may use it at the same time. A filter bank
+/// that was moved from is empty.
+class packed_float_filters {
+ public:
+  /// An empty filter bank, without channels.
+  packed_float_filters() = default;
+  /// Copies and packs weights of the shape f: [out_channels][in_channels / groups][kernel_height]
+  /// [kernel_width]. `bias` is empty (all 0) or has one value for each output channel. Throws
+  /// shape_mismatch for channels that do not divide into the groups and for other sizes,
+  /// invalid_argument for a kernel of size 0 and null weights.
+  packed_float_filters(const filter_shape& f, std::span<const float> weights,
+                       std::span<const float> bias)
+      : shape_(f) {
+    detail::require_filters(f, weights.size(), weights.data());
+    require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
+            "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
+    if (f.depthwise()) {
+      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
+      depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);
+      std::copy(bias.begin(), bias.end(), depthwise_.begin());
+      for (std::size_t c = 0; c < f.out_channels; ++c) {
+        for (std::size_t t = 0; t < f.taps(); ++t) {
+          depthwise_[(t + 1) * channel_stride_ + c] = weights[c * f.taps() + t];
+        }
+      }
+      return;
+    }
+    const std::size_t group_size = f.size() / f.groups;
+    for (std::size_t g = 0; g < f.groups; ++g) {
+      const std::vector<float> matrix =
+          detail::filter_matrix(f, weights.data() + g * group_size, f.kernel_width * f.group_in(),
+                                [](std::size_t /*n*/) { return 0.0F; });
+      groups_.emplace_back(
+          matrix_view<const float>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
+          bias.empty() ? bias : bias.subspan(g * f.group_out(), f.group_out()));
+    }
+  }
+
+  /// The shape that the filters were packed with.
+  [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
+  /// One matrix for each group, with the group's output channels as columns; its rows run over
+  /// kernel rows, kernel columns and input channels. Empty for depthwise filters.
+  [[nodiscard]] std::span<const packed_floats> groups() const noexcept { return groups_; }
+  /// The values of depthwise filters: a row of biases, then a row of weights for each tap. Rows are
+  /// channel_stride() values long. Empty for other filters.
+  [[nodiscard]] std::span<const float> depthwise() const noexcept { return depthwise_; }
+  /// Length of the rows of depthwise(): out_channels rounded up to a multiple of 16; 0 for other
+  /// filters.
+  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
+
+ private:
+  detail::emptied_by_move<filter_shape> shape_;
+  std::vector<packed_floats> groups_;
+  detail::aligned_vector<float> depthwise_;
+  detail::emptied_by_move<std::size_t> channel_stride_;
+};
+
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_PACKED_FILTERS_HPP
+
+DETENT_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Checks strides, dilations and extents of a window.
+inline void require_window(const filter_shape& f, const window& w) {
+  require(
+      w.stride_height > 0 && w.stride_width > 0 && w.dilation_height > 0 && w.dilation_width > 0,
+      error_kind::invalid_argument, "convolution: strides and dilations must be positive");
+  // The limit keeps all extents from wrapping.
+  constexpr std::size_t largest = std::size_t{1} << 32;
+  require((std::max)({w.pad_top, w.pad_left, w.pad_bottom, w.pad_right, w.stride_height,
+                      w.stride_width, w.dilation_height, w.dilation_width}) <= largest &&
+              (std::max)(w.in_height, w.in_width) <= largest &&
+              (std::max)(f.kernel_height, f.kernel_width) < largest / 4,
+          error_kind::invalid_argument, "convolution: a window beyond 2^32");
+}
+
+/// Checks the window and returns the number of values of the input.
+inline std::size_t required_input(const filter_shape& f, const window& w) {
+  require_window(f, w);
+  return checked_size("convolution", {w.batch, w.in_height, w.in_width, f.in_channels});
+}
+/// The number of values of the output of a window that was checked.
+[[nodiscard]] inline std::size_t required_output(const filter_shape& f, const window& w) {
+  return checked_size("convolution", {w.batch, w.out_height(f), w.out_width(f), f.out_channels});
+}
+
+/// Checks the window and the sizes of input and output.
+template <class In, class Out>
+void require_images(const filter_shape& f, const window& w, std::span<In> input,
+                    std::span<Out> output) {
+  const std::size_t in = required_input(f, w);
+  const std::size_t out = required_output(f, w);
+  require(input.size() == in && output.size() == out, error_kind::shape_mismatch,
+          "convolution: ", input.size(), " inputs and ", output.size(), " outputs, not ", in,
+          " and ", out);
+  require((in == 0 || input.data() != nullptr) && (out == 0 || output.data() != nullptr),
+          error_kind::invalid_argument, "convolution: null data");
+}
 
 /// Checks those options of a convolution's epilogue that column_terms::prepare() does not check.
 template <class T>
@@ -26221,64 +26300,6 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
   of_shifted.lhs_zero_point -= detail::lhs_shift<std::int8_t>;
   convolve(detail::shifted_copy(input, memory, parallel), filters, w, output, of_shifted, parallel);
 }
-
-/// An owned filter bank of floats in the layout of the kernels, with a bias for each output
-/// channel. Constant after construction: many threads may use it at the same time. A filter bank
-/// that was moved from is empty.
-class packed_float_filters {
- public:
-  /// An empty filter bank, without channels.
-  packed_float_filters() = default;
-  /// Copies and packs weights of the shape f: [out_channels][in_channels / groups][kernel_height]
-  /// [kernel_width]. `bias` is empty (all 0) or has one value for each output channel. Throws
-  /// shape_mismatch for channels that do not divide into the groups and for other sizes,
-  /// invalid_argument for a kernel of size 0 and null weights.
-  packed_float_filters(const filter_shape& f, std::span<const float> weights,
-                       std::span<const float> bias)
-      : shape_(f) {
-    detail::require_filters(f, weights.size(), weights.data());
-    require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
-            "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
-    if (f.depthwise()) {
-      channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
-      depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);
-      std::copy(bias.begin(), bias.end(), depthwise_.begin());
-      for (std::size_t c = 0; c < f.out_channels; ++c) {
-        for (std::size_t t = 0; t < f.taps(); ++t) {
-          depthwise_[(t + 1) * channel_stride_ + c] = weights[c * f.taps() + t];
-        }
-      }
-      return;
-    }
-    const std::size_t group_size = f.size() / f.groups;
-    for (std::size_t g = 0; g < f.groups; ++g) {
-      const std::vector<float> matrix =
-          detail::filter_matrix(f, weights.data() + g * group_size, f.kernel_width * f.group_in(),
-                                [](std::size_t /*n*/) { return 0.0F; });
-      groups_.emplace_back(
-          matrix_view<const float>(matrix.data(), f.group_in() * f.taps(), f.group_out()),
-          bias.empty() ? bias : bias.subspan(g * f.group_out(), f.group_out()));
-    }
-  }
-
-  /// The shape that the filters were packed with.
-  [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
-  /// One matrix for each group, with the group's output channels as columns; its rows run over
-  /// kernel rows, kernel columns and input channels. Empty for depthwise filters.
-  [[nodiscard]] std::span<const packed_floats> groups() const noexcept { return groups_; }
-  /// The values of depthwise filters: a row of biases, then a row of weights for each tap. Rows are
-  /// channel_stride() values long. Empty for other filters.
-  [[nodiscard]] std::span<const float> depthwise() const noexcept { return depthwise_; }
-  /// Length of the rows of depthwise(): out_channels rounded up to a multiple of 16; 0 for other
-  /// filters.
-  [[nodiscard]] std::size_t channel_stride() const noexcept { return channel_stride_; }
-
- private:
-  detail::emptied_by_move<filter_shape> shape_;
-  std::vector<packed_floats> groups_;
-  detail::aligned_vector<float> depthwise_;
-  detail::emptied_by_move<std::size_t> channel_stride_;
-};
 
 /// Convolves float images with packed float filters, as
 /// output = clamp(bias + sum of input * weight, lower, upper).
@@ -35552,6 +35573,15 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <vector>
 
+// ---- detent/solvers/assignment_steps.hpp ----
+// What the steps of values, from one level of a grid to the next, add to the two sums of
+// assignment_search.hpp: a step of a value x from level k - 1 to level k adds |x| to b and 2k - 1 to
+// c. plain_steps are for values that count once, weighted_steps for others.
+#ifndef DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
+#define DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
+
+#include <cstdint>
+
 // ---- detent/base/uint64_pair.hpp ----
 // Two unsigned integers of 64 bits that are added at once.
 #ifndef DETENT_BASE_UINT64_PAIR_HPP
@@ -35608,25 +35638,6 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
-
-/// Grids with equally many levels. Each is told by how many of them are below its zero point.
-struct grid_candidates {
-  std::int32_t steps;  // qmax - qmin
-  std::int32_t least;  // numbers of levels below the zero point: least, ..., most
-  std::int32_t most;
-  std::int32_t first;  // the one that wins where several are equally good
-
-  [[nodiscard]] level_caps caps(std::int32_t negative) const noexcept {
-    return {negative, steps - negative};
-  }
-};
-
-/// The largest b^2 / c found, in units squared, with the scale that reaches it.
-struct best_assignment {
-  double gain = 0.0;
-  double scale = 0.0;         // in real size, not in units
-  std::int32_t negative = 0;  // the candidate
-};
 
 /// What steps of values with weight 1 add to b and c. Sums of the two halves of magnitudes need no
 /// carries for up to 2^31 steps.
@@ -35743,6 +35754,33 @@ class weighted_steps {
   uint128 b_;
   uint128 c_;
   std::uint64_t count_ = 0;
+};
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// Grids with equally many levels. Each is told by how many of them are below its zero point.
+struct grid_candidates {
+  std::int32_t steps;  // qmax - qmin
+  std::int32_t least;  // numbers of levels below the zero point: least, ..., most
+  std::int32_t most;
+  std::int32_t first;  // the one that wins where several are equally good
+
+  [[nodiscard]] level_caps caps(std::int32_t negative) const noexcept {
+    return {negative, steps - negative};
+  }
+};
+
+/// The largest b^2 / c found, in units squared, with the scale that reaches it.
+struct best_assignment {
+  double gain = 0.0;
+  double scale = 0.0;         // in real size, not in units
+  std::int32_t negative = 0;  // the candidate
 };
 
 /// A grid, and the finenesses between which it may be the best one.

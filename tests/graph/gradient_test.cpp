@@ -514,6 +514,7 @@ TEST_CASE("gradients: at the kinks") {
   b.constant("high", floats({}, {1.0F}));
   const std::string relu = b.add("Relu", {"x"});
   const std::string leaky = b.add("LeakyRelu", {"x"}, {{"alpha", real(0.5F)}});
+  const std::string elu = b.add("Elu", {"x"}, {{"alpha", real(0.5F)}});
   const std::string clip = b.add("Clip", {"x", "low", "high"});
   b.output(relu);
   gradient_graph g(b.get());
@@ -521,6 +522,9 @@ TEST_CASE("gradients: at the kinks") {
   const std::vector<double> ones(3, 1.0);
   CHECK(g.backward({{relu, ones}}, {"x"})["x"] == std::vector<double>{0.0, 0.0, 1.0});
   CHECK(g.backward({{leaky, ones}}, {"x"})["x"] == std::vector<double>{1.0, 0.5, 1.0});
+  const std::vector<double> of_elu = g.backward({{elu, ones}}, {"x"})["x"];
+  CHECK(of_elu[0] == 0.5);
+  CHECK(of_elu[2] == 1.0);
   CHECK(g.backward({{clip, ones}}, {"x"})["x"] == ones);
   CHECK(g.backward({{clip, ones}}, {"low"})["low"] == std::vector<double>{0.0});
 

@@ -493,6 +493,137 @@ TEST_CASE("corners: LayerNormalization and RMSNormalization with scales of every
   }
 }
 
+TEST_CASE("corners: the largest and smallest elements of rows, with NaN, ties and zeros") {
+  test::random_source random(34);
+  INFO("seed ", random.seed());
+  for (const std::size_t length : {1U, 2U, 15U, 16U, 17U, 64U, 100U, 1000U}) {
+    for (const float special : {1.0F, quiet_nan, infinity, -infinity, -0.0F}) {
+      CAPTURE(length);
+      CAPTURE(special);
+      // Small integers, so that there are ties; the last row has nothing but zeros of both signs.
+      std::vector<float> x(4 * length);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        x[i] = i < 3 * length ? static_cast<float>(random.integer(-3, 3))
+                              : std::copysign(0.0F, random.real(-1.0F, 1.0F));
+      }
+      x[random.size(0, length - 1)] = special;
+      x[length + random.size(0, length - 1)] = special;
+      x[length + random.size(0, length - 1)] = special;
+      const tensor in = floats({4, static_cast<std::int64_t>(length)}, x);
+      for (const bool largest : {true, false}) {
+        CAPTURE(largest);
+        const auto better = [largest](float a, float b) { return largest ? a > b : a < b; };
+        const auto extremes = values_of<float>(
+            result_of(largest ? "ReduceMax" : "ReduceMin", {in, longs({1})}, {}, 18));
+        const auto index_of = [&](std::int64_t last) {
+          return values_of<std::int64_t>(
+              result_of(largest ? "ArgMax" : "ArgMin", {in},
+                        {{"axis", number(1)}, {"select_last_index", number(last)}}));
+        };
+        const std::vector<std::int64_t> first_index = index_of(0);
+        const std::vector<std::int64_t> last_index = index_of(1);
+        for (std::size_t row = 0; row < 4; ++row) {
+          std::size_t first = 0;
+          std::size_t last = 0;
+          const float* values = x.data() + row * length;
+          for (std::size_t i = 1; i < length; ++i) {
+            const float best = values[first];
+            if (std::isnan(best) ? std::isnan(values[i]) : values[i] == best) {
+              last = i;
+            } else if (!std::isnan(best) && (std::isnan(values[i]) || better(values[i], best))) {
+              first = last = i;
+            }
+          }
+          CHECK(first_index[row] == static_cast<std::int64_t>(first));
+          CHECK(last_index[row] == static_cast<std::int64_t>(last));
+          CHECK((std::isnan(values[first]) ? std::isnan(extremes[row])
+                                           : extremes[row] == values[first]));
+          CHECK(!(extremes[row] == 0.0F && std::signbit(extremes[row])));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("corners: sums of columns, and averages of windows with and without padding") {
+  test::random_source random(35);
+  INFO("seed ", random.seed());
+  for (const std::int64_t columns : {1, 7, 8, 33, 100}) {
+    CAPTURE(columns);
+    const tensor x = random_floats(random, {3, 5, columns}, -9.0F, 9.0F);
+    const auto in = x.data<float>();
+    const auto sums = values_of<float>(result_of("ReduceSum", {x, longs({0, 1})}));
+    const auto means = values_of<float>(result_of("ReduceMean", {x, longs({1})}, {}, 18));
+    const auto n = static_cast<std::size_t>(columns);
+    for (std::size_t k = 0; k < n; ++k) {
+      double all = 0.0;
+      for (std::size_t outer = 0; outer < 3; ++outer) {
+        double sum = 0.0;
+        for (std::size_t row = 0; row < 5; ++row) {
+          sum += static_cast<double>(in[(outer * 5 + row) * n + k]);
+        }
+        CHECK(means[outer * n + k] == static_cast<float>(sum / 5.0));
+        all += sum;
+      }
+      CHECK(std::fabs(static_cast<double>(sums[k]) - all) <= 1e-5);
+    }
+    // Channels are averaged side by side.
+    for (const std::int64_t with_padding : {0, 1}) {
+      const tensor image = random_floats(random, {2, columns, 4}, -9.0F, 9.0F);
+      const auto averages =
+          values_of<float>(result_of("AveragePool", {image},
+                                     {{"kernel_shape", list({3})},
+                                      {"pads", list({1, 1})},
+                                      {"count_include_pad", number(with_padding)}}));
+      for (std::size_t row = 0; row < 2 * n; ++row) {
+        for (std::size_t at = 0; at < 4; ++at) {
+          double sum = 0.0;
+          int count = 0;
+          for (std::size_t tap = at == 0 ? 1 : 0; tap < 3 && at + tap < 5; ++tap) {
+            sum += static_cast<double>(image.data<float>()[row * 4 + at + tap - 1]);
+            ++count;
+          }
+          const double divisor = with_padding != 0 ? 3.0 : static_cast<double>(count);
+          CHECK(averages[row * 4 + at] == static_cast<float>(sum / divisor));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("corners: squares, and functions with an exponential on one side") {
+  const std::vector<float> x = {-2.5F, -0.0F, 0.0F, 0.3F, 1e30F, -infinity, quiet_nan, 1e-30F};
+  const tensor in = floats({8}, x);
+  const auto squares = result_of("Pow", {in, floats({1, 1}, {2.0F})});
+  CHECK(squares.dims() == shape{1, 8});
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    CHECK((x[i] == x[i] ? squares.data<float>()[i] == x[i] * x[i]
+                        : std::isnan(squares.data<float>()[i])));
+  }
+  const auto cubes = values_of<float>(result_of("Pow", {in, floats({1}, {3.0F})}));
+  CHECK(cubes[0] == -15.625F);
+  const auto near = [](float actual, double expected) {
+    return std::fabs(static_cast<double>(actual) - expected) <= 4e-7 * std::fabs(expected);
+  };
+  const auto zeros = values_of<float>(result_of("Elu", {in}));
+  CHECK((zeros[1] == 0.0F && std::signbit(zeros[1])));
+  CHECK((zeros[2] == 0.0F && !std::signbit(zeros[2])));
+  CHECK(zeros[5] == -1.0F);
+  const tensor values = floats({4}, {-1.5F, -0.01F, 0.25F, 3.0F});
+  const auto elu = values_of<float>(result_of("Elu", {values}, {{"alpha", test::real(0.5F)}}));
+  const auto selu = values_of<float>(
+      result_of("Selu", {values}, {{"alpha", test::real(0.5F)}, {"gamma", test::real(2.0F)}}));
+  const auto celu = values_of<float>(result_of("Celu", {values}, {{"alpha", test::real(0.5F)}}));
+  const auto rising = values_of<float>(result_of("Celu", {values}, {{"alpha", test::real(-0.5F)}}));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto v = static_cast<double>(values.data<float>()[i]);
+    CHECK(near(elu[i], v > 0.0 ? v : 0.5 * std::expm1(v)));
+    CHECK(near(selu[i], 2.0 * (v > 0.0 ? v : 0.5 * std::expm1(v))));
+    CHECK(near(celu[i], v > 0.0 ? v : 0.5 * std::expm1(v / 0.5)));
+    CHECK(near(rising[i], v > 0.0 ? v : -0.5 * std::expm1(v / -0.5)));
+  }
+}
+
 TEST_CASE("corners: functions of single elements, however many there are") {
   test::random_source random(31);
   INFO("seed ", random.seed());
@@ -514,6 +645,12 @@ TEST_CASE("corners: functions of single elements, however many there are") {
       {"Mish", {}},
       {"Swish", {{"alpha", test::real(-1.7F)}}},
       {"Softplus", {}},
+      {"Log", {}},
+      {"Elu", {}},
+      {"Elu", {{"alpha", test::real(0.7F)}}},
+      {"Selu", {}},
+      {"Selu", {{"alpha", test::real(0.3F)}, {"gamma", test::real(1.4F)}}},
+      {"Celu", {{"alpha", test::real(1.7F)}}},
       {"HardSwish", {}},
       {"HardSigmoid", {}},
       {"HardSigmoid", {{"alpha", test::real(0.3F)}, {"beta", test::real(0.4F)}}},
@@ -580,7 +717,7 @@ TEST_CASE("corners: Softmax and LogSoftmax of rows of any length, along any axis
           CHECK(
               close(static_cast<double>(y.data<float>()[at]), std::exp(distance) / sum, distance));
           CHECK(std::fabs(static_cast<double>(z.data<float>()[at]) -
-                          static_cast<double>(distance - std::log(sum))) < 4e-6);
+                          static_cast<double>(distance - std::log(sum))) < 7e-6);
         }
       }
     }

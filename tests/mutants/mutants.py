@@ -215,10 +215,14 @@ def all_tests(folder, labels):
     tests = [t for t in tests if t.labels & labels]
     for t in tests:
         with tempfile.TemporaryDirectory() as notes:
-            begin = time.monotonic()
-            passed = t.run({"DETENT_MUTANTS_REACHED": notes})
-            t.seconds = time.monotonic() - begin
-            if passed is False:
+            # Once more if it fails, since some tests give a program little time, which a busy machine has not.
+            for _ in range(2):
+                begin = time.monotonic()
+                passed = t.run({"DETENT_MUTANTS_REACHED": notes})
+                t.seconds = time.monotonic() - begin
+                if passed is not False:
+                    break
+            else:
                 sys.exit(f"mutants: {t.name} fails without a mutant")
             print(f"{t.name}: {'skipped' if passed is None else f'{t.seconds:.1f} s'}", flush=True)
             for note in pathlib.Path(notes).iterdir():

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What normalizations, reductions and Softmax do with a row of floats, with the same bits whatever
-// the compiler and the processor are: sums in double, in an order that vectors of all lengths can
-// follow.
+// What normalizations, reductions, averages and Softmax do with rows of floats, with the same bits
+// whatever the compiler and the processor are: sums in double, in an order that vectors of all
+// lengths can follow.
 //
 // These are the definitions that the kernels of kernels/float_rows.hpp equal to the bit.
 #ifndef DETENT_BASE_FLOAT_ROWS_HPP
@@ -14,6 +14,7 @@
 #include <span>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/base/float_functions.hpp>
 #include <detent/config.hpp>
 
@@ -63,16 +64,80 @@ class sum_in_parts {
   return sum.value();
 }
 
+/// The largest value of a row; NaN is passed over. -infinity if there is none.
+[[nodiscard]] inline float largest_number_of_row(std::span<const float> x) noexcept {
+  float largest = -std::numeric_limits<float>::infinity();
+  for (const float value : x) {
+    largest = value > largest ? value : largest;
+  }
+  return largest;
+}
+
+/// The largest value of a row, NaN if there is a NaN in it, or -infinity if it is empty. Zero is
+/// +0, whichever zeros are in the row.
+[[nodiscard]] inline float largest_of_row(std::span<const float> x) noexcept {
+  for (const float value : x) {
+    if (!(value == value)) {
+      return value;
+    }
+  }
+  return largest_number_of_row(x) + 0.0F;
+}
+
+/// The smallest value of a row, NaN if there is a NaN in it, or infinity if it is empty. Zero is
+/// +0, whichever zeros are in the row.
+[[nodiscard]] inline float smallest_of_row(std::span<const float> x) noexcept {
+  float smallest = std::numeric_limits<float>::infinity();
+  for (const float value : x) {
+    if (!(value == value)) {
+      return value;
+    }
+    smallest = value < smallest ? value : smallest;
+  }
+  return smallest + 0.0F;
+}
+
+/// sums[i] += x[i] in double.
+inline void add_row(std::span<const float> x, double* sums) noexcept {
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    sums[i] += static_cast<double>(x[i]);
+  }
+}
+
+/// y[i] = (rows[0][i] + rows[1][i] + ...) / divisor in double, added one after the other, and
+/// rounded to float. y overlaps no row.
+inline void mean_of_rows(std::span<const float* const> rows, double divisor,
+                         std::span<float> y) noexcept {
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    double sum = 0.0;
+    for (const float* row : rows) {
+      sum += static_cast<double>(row[i]);
+    }
+    y[i] = static_cast<float>(sum / divisor);
+  }
+}
+
+/// y[i] = the sum of weights[k] * x[indices[k] * n + i] over all k, in double, where the products
+/// are exact, added one after the other, and rounded to float: a mixture of rows of n floats. y
+/// does not overlap x.
+inline void blend_rows(const float* x, std::span<const std::size_t> indices, const float* weights,
+                       std::span<float> y) noexcept {
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t k = 0; k < indices.size(); ++k) {
+      sum += static_cast<double>(weights[k]) * static_cast<double>(x[indices[k] * y.size() + i]);
+    }
+    y[i] = static_cast<float>(sum);
+  }
+}
+
 /// y[i] = e^(x[i] - m) / (sum of all e^(x[k] - m)) with the largest value m of the row, which is
 /// not empty. The exponentials are those of floats, the sum is in double and in parts, and each
 /// exponential is multiplied by the reciprocal of the sum, rounded to float. A row with NaN or
 /// infinity becomes NaN, as does one of nothing but -infinity. x and y are the same row or do not
 /// overlap.
 inline void softmax_row(std::span<const float> x, float* y) noexcept {
-  float largest = -std::numeric_limits<float>::infinity();
-  for (const float value : x) {
-    largest = value > largest ? value : largest;
-  }
+  const float largest = largest_number_of_row(x);
   sum_in_parts sum;
   for (std::size_t i = 0; i < x.size(); ++i) {
     y[i] = portable_exp(x[i] - largest);
@@ -81,6 +146,20 @@ inline void softmax_row(std::span<const float> x, float* y) noexcept {
   const auto factor = static_cast<float>(1.0 / sum.value());
   for (std::size_t i = 0; i < x.size(); ++i) {
     y[i] *= factor;
+  }
+}
+
+/// y[i] = (x[i] - m) - log(sum of all e^(x[k] - m)), where everything is as in softmax_row() and
+/// the logarithm is that of doubles, rounded to float.
+inline void log_softmax_row(std::span<const float> x, float* y) noexcept {
+  const float largest = largest_number_of_row(x);
+  sum_in_parts sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    sum.add(i, static_cast<double>(portable_exp(x[i] - largest)));
+  }
+  const auto log_sum = static_cast<float>(portable_log(sum.value()));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = (x[i] - largest) - log_sum;
   }
 }
 

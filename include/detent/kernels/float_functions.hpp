@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of float functions: e^x and its relatives, roots, rounding and clamps of floats, for
-// operators.
+// The family of float functions: e^x, log and their relatives, activations, roots, rounding and
+// clamps of floats, for operators.
 #ifndef DETENT_KERNELS_FLOAT_FUNCTIONS_HPP
 #define DETENT_KERNELS_FLOAT_FUNCTIONS_HPP
 
@@ -18,7 +18,16 @@ struct float_function_kernels {
   void (*erf)(const float* x, std::size_t n, float* y) noexcept;   ///< detail::portable_erf().
   void (*tanh)(const float* x, std::size_t n, float* y) noexcept;  ///< detail::portable_tanh().
   void (*logistic)(const float* x, std::size_t n,
-                   float* y) noexcept;                             ///< detail::portable_logistic().
+                   float* y) noexcept;                            ///< detail::portable_logistic().
+  void (*log)(const float* x, std::size_t n, float* y) noexcept;  ///< detail::portable_log().
+  void (*softplus)(const float* x, std::size_t n,
+                   float* y) noexcept;                             ///< detail::portable_softplus().
+  void (*mish)(const float* x, std::size_t n, float* y) noexcept;  ///< detail::portable_mish().
+  void (*gelu)(const float* x, std::size_t n, float* y) noexcept;  ///< detail::portable_gelu().
+  void (*gelu_tanh)(const float* x, std::size_t n,
+                    float* y) noexcept;                           ///< detail::portable_gelu_tanh().
+  void (*abs)(const float* x, std::size_t n, float* y) noexcept;  ///< |x|.
+  void (*neg)(const float* x, std::size_t n, float* y) noexcept;  ///< -x.
   void (*sqrt)(const float* x, std::size_t n, float* y) noexcept;  ///< std::sqrt().
 
   void (*hard_swish)(const float* x, std::size_t n,
@@ -26,6 +35,9 @@ struct float_function_kernels {
   void (*floor)(const float* x, std::size_t n, float* y) noexcept;  ///< std::floor().
   void (*ceil)(const float* x, std::size_t n, float* y) noexcept;   ///< std::ceil().
   void (*round)(const float* x, std::size_t n, float* y) noexcept;  ///< Half to even.
+  /// detail::portable_exponential_linear().
+  void (*exponential_linear)(const float* x, std::size_t n, float positive, float negative,
+                             float divisor, float* y) noexcept;
   /// reference::hard_sigmoid().
   void (*hard_sigmoid)(const float* x, std::size_t n, float alpha, float beta, float* y) noexcept;
   /// reference::clamp().

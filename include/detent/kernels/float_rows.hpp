@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of float rows: sums, normalizations and Softmax of rows of floats, for operators.
+// The family of float rows: sums, extremes, normalizations and Softmax of rows of floats, and sums,
+// means and mixtures of rows side by side, for operators.
 #ifndef DETENT_KERNELS_FLOAT_ROWS_HPP
 #define DETENT_KERNELS_FLOAT_ROWS_HPP
 
@@ -10,14 +11,28 @@
 
 DETENT_KERNELS_NAMESPACE_BEGIN
 
-/// The kernels of float rows. Each does with a row of n values what the function of
+/// The kernels of float rows. Each does with rows of n values what the function of
 /// base/float_rows.hpp does, to the bit; which NaN it makes does not matter. x and y are the same
-/// memory or do not overlap.
+/// memory or do not overlap; y of mean_of_rows and blend_rows overlaps none of the rows.
 struct float_row_kernels {
   /// detail::sum_of_row().
   double (*sum)(const float* x, std::size_t n) noexcept;
   /// detail::square_sum_of_row().
   double (*square_sum)(const float* x, std::size_t n, double centre) noexcept;
+  /// detail::largest_of_row().
+  float (*largest)(const float* x, std::size_t n) noexcept;
+  /// detail::smallest_of_row().
+  float (*smallest)(const float* x, std::size_t n) noexcept;
+  /// detail::add_row().
+  void (*add_row)(const float* x, std::size_t n, double* sums) noexcept;
+  /// detail::mean_of_rows().
+  void (*mean_of_rows)(const float* const* rows, std::size_t count, double divisor, std::size_t n,
+                       float* y) noexcept;
+  /// detail::blend_rows().
+  void (*blend_rows)(const float* x, const std::size_t* indices, const float* weights,
+                     std::size_t count, std::size_t n, float* y) noexcept;
+  /// detail::log_softmax_row().
+  void (*log_softmax)(const float* x, std::size_t n, float* y) noexcept;
   /// detail::softmax_row().
   void (*softmax)(const float* x, std::size_t n, float* y) noexcept;
   /// detail::standardize_row().

@@ -61,9 +61,9 @@ namespace graph {
 /// Split, RNN, GRU, LSTM and detent.FoldNormalization.
 ///
 /// Where a function has a kink, its gradient is: for Relu 0 at 0, for LeakyRelu and PRelu 1 at 0,
-/// for Abs and ReduceL1 0 at 0, for Clip 1 at its bounds, for HardSigmoid 0 at its ends; for Max,
-/// Min, ReduceMax, ReduceMin and MaxPool all of it goes to the first of the elements that are the
-/// result. Thread-safe.
+/// for Abs and ReduceL1 0 at 0, for Elu, Selu and Celu that of negative numbers at 0, for Clip 1 at
+/// its bounds, for HardSigmoid 0 at its ends; for Max, Min, ReduceMax, ReduceMin and MaxPool all of
+/// it goes to the first of the elements that are the result. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n);
 
 #if DETENT_GRAPH_DEFINES_QUANTIZATION

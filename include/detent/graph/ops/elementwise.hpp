@@ -29,10 +29,11 @@ namespace ops {
 
 // --- one input -----------------------------------------------------------------------------------
 
-/// The smallest number of elements that is worth a thread of its own for a function object.
-template <class F>
+/// The smallest number of elements of type T that is worth a thread of its own for a function
+/// object.
+template <class F, class T>
 inline constexpr std::size_t piece_of =
-    has_kernels<F>                                                    ? kernel_piece
+    has_kernels<F, T>                                                 ? kernel_piece
     : std::is_same_v<decltype(std::declval<const F&>()(0.0F)), float> ? cheap_piece
                                                                       : costly_piece;
 
@@ -43,7 +44,7 @@ void run_unary(operator_context& c) {
   for_type(c, typename F::types{}, x.type(), [&]<class T>() {
     const std::span<const T> from = x.data<T>();
     const std::span<T> to = c.make_output(0).mutable_data<T>();
-    for_pieces(c, to.size(), piece_of<F>, [&](std::size_t begin, std::size_t end) {
+    for_pieces(c, to.size(), piece_of<F, T>, [&](std::size_t begin, std::size_t end) {
       apply(f, from.subspan(begin, end - begin), to.subspan(begin, end - begin));
     });
   });
@@ -485,7 +486,7 @@ struct power {
     return static_cast<T>(result);
   }
   /// A power in double, rounded once to a floating-point T; for an integer T rounded toward zero
-  /// and saturated.
+  /// and saturated. A square is x * x, of which it does not matter in which type it is computed.
   template <class T>
   [[nodiscard]] T operator()(T base, double exponent) const {
     const auto x = static_cast<double>(base);
@@ -502,6 +503,14 @@ struct power {
 template <class Base, class Exponent>
 void run_pow_as(operator_context& c) {
   const std::pmr::vector<Exponent> exponents = load_all<Exponent>(c, c.input(1));
+  if constexpr (std::is_floating_point_v<Base>) {
+    if (exponents.size() == 1 && exponents[0] == 2.0) {
+      const operand<Base> x = operand_of<Base>(c.input(0));
+      map_broadcast(c, binary::mul{}, x, x, c.make_output(0).mutable_data<Base>(),
+                    c.outputs[0].dims());
+      return;
+    }
+  }
   map_broadcast(c, power{}, operand_of<Base>(c.input(0)),
                 operand<Exponent>{exponents.data(), &c.input(1).dims()},
                 c.make_output(0).mutable_data<Base>(), c.outputs[0].dims(), costly_piece);

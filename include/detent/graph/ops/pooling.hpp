@@ -20,10 +20,12 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
 #include <detent/maxima.hpp>
 #include <detent/parallel.hpp>
 #include <detent/quantized_elementwise.hpp>
@@ -337,6 +339,23 @@ inline window_attributes whole_image(const shape& in) {
   return w;
 }
 
+/// out[i] = (the sum of all rows[k][i], in double) / divisor.
+template <class T>
+void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> out) {
+  if constexpr (std::is_same_v<T, float>) {
+    detent::detail::active<kernels::float_row_kernels>().mean_of_rows(
+        rows.data(), rows.size(), divisor, out.size(), out.data());
+  } else {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      double sum = 0.0;
+      for (const T* row : rows) {
+        sum += static_cast<double>(row[i]);
+      }
+      out[i] = static_cast<T>(sum / divisor);
+    }
+  }
+}
+
 inline void run_average(operator_context& c, bool global) {
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
@@ -345,16 +364,7 @@ inline void run_average(operator_context& c, bool global) {
   for_type(c, float_types{}, x.type(), [&]<class T>() {
     for_each_average(c, x, windows, y.mutable_data<T>().data(),
                      [](std::span<const T* const> taps, std::size_t divisor, std::span<T> out) {
-                       thread_local std::vector<double> sums;
-                       sums.assign(out.size(), 0.0);
-                       for (const T* from : taps) {
-                         for (std::size_t i = 0; i < out.size(); ++i) {
-                           sums[i] += static_cast<double>(from[i]);
-                         }
-                       }
-                       for (std::size_t i = 0; i < out.size(); ++i) {
-                         out[i] = static_cast<T>(sums[i] / static_cast<double>(divisor));
-                       }
+                       mean_of_rows(taps, static_cast<double>(divisor), out);
                      });
   });
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Reductions over axes, ArgMax and ArgMin, CumSum and CumProd. Floats are summed in double, always
 // in the same order: one after the other. ReduceSum, ReduceMean, ReduceLogSum, ReduceSumSquare and
-// ReduceL2 add rows of 16 and more neighbouring floats in the parts of base/float_rows.hpp.
+// ReduceL2 add rows of 16 and more neighbouring floats in the parts of base/float_rows.hpp. The
+// zero that is the largest or smallest element is +0.
 #ifndef DETENT_GRAPH_OPS_REDUCTION_HPP
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
@@ -32,7 +33,7 @@ namespace ops {
 //
 // Each reducer has a total that begins as start() and takes elements with add(); result() turns the
 // total of `count` elements into the result. Those that have add_row() take long rows of floats
-// with it.
+// with it, and those that have add_each() take a float for each of many totals.
 
 namespace reducers {
 
@@ -53,6 +54,9 @@ struct sum : summing<T> {
   static void add(total_of<T>& t, T x) { t += static_cast<total_of<T>>(x); }
   static void add_row(double& t, std::span<const float> x) {
     t += row_kernels().sum(x.data(), x.size());
+  }
+  static void add_each(double* totals, std::span<const float> x) {
+    row_kernels().add_row(x.data(), x.size(), totals);
   }
 };
 
@@ -149,7 +153,10 @@ struct max {
     return limits::has_infinity ? static_cast<T>(-limits::infinity()) : limits::lowest();
   }
   static void add(T& t, T x) { t = binary::max{}(t, x); }
-  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return t; }
+  static void add_row(float& t, std::span<const float> x) {
+    add(t, row_kernels().largest(x.data(), x.size()));
+  }
+  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return static_cast<T>(t + T{0}); }
 };
 
 template <class T>
@@ -160,7 +167,10 @@ struct min {
     return limits::has_infinity ? limits::infinity() : (limits::max)();
   }
   static void add(T& t, T x) { t = binary::min{}(t, x); }
-  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return t; }
+  static void add_row(float& t, std::span<const float> x) {
+    add(t, row_kernels().smallest(x.data(), x.size()));
+  }
+  [[nodiscard]] static T result(T t, std::size_t /*count*/) { return static_cast<T>(t + T{0}); }
 };
 
 }  // namespace reducers
@@ -268,11 +278,23 @@ struct reduction_plan {
   return plan;
 }
 
+/// Adds an element to each of as many totals.
+template <class Reducer, class T>
+void add_each(std::span<typename Reducer::total> totals, std::span<const T> row) {
+  if constexpr (std::is_same_v<T, float> && requires { Reducer::add_each(totals.data(), row); }) {
+    Reducer::add_each(totals.data(), row);
+  } else {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      Reducer::add(totals[i], row[i]);
+    }
+  }
+}
+
 /// Adds the elements of a row to one total.
 template <class Reducer, class T>
 void add_row(typename Reducer::total& total, std::span<const T> row) {
   constexpr std::size_t few = 16;  // which take less time one by one
-  if constexpr (std::is_same_v<T, float> && requires(double& t) { Reducer::add_row(t, row); }) {
+  if constexpr (std::is_same_v<T, float> && requires { Reducer::add_row(total, row); }) {
     if (row.size() >= few) {
       Reducer::add_row(total, row);
       return;
@@ -296,10 +318,8 @@ void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T
                    const std::span<const T> row(x + plan.kept[group] + offset, plan.row);
                    if (plan.row_is_reduced) {
                      add_row<Reducer>(totals[0], row);
-                     continue;
-                   }
-                   for (std::size_t i = 0; i < row.size(); ++i) {
-                     Reducer::add(totals[i], row[i]);
+                   } else {
+                     add_each<Reducer, T>(totals, row);
                    }
                  }
                  for (std::size_t i = 0; i < width; ++i) {
@@ -397,6 +417,34 @@ template <bool Max, class T>
   return x != x || (Max ? x > best : x < best) || (ties && x == best);
 }
 
+/// The index of the element of a row that ArgMax or ArgMin chooses; `ties` is that of beats(). The
+/// elements are `stride` apart.
+template <bool Max, class T>
+[[nodiscard]] std::size_t index_of_best(const T* row, std::size_t length, std::size_t stride,
+                                        bool ties) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (stride == 1) {
+      const auto kernel = Max ? row_kernels().largest : row_kernels().smallest;
+      const float best = kernel(row, length);
+      const auto is_best = [best](float x) { return x == best || (best != best && x != x); };
+      for (std::size_t step = 0; step < length; ++step) {
+        const std::size_t i = ties ? length - 1 - step : step;
+        if (is_best(row[i])) {
+          return i;
+        }
+      }
+      // Reached only where the processor replaces denormal results by zeros.
+    }
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if (beats<Max>(row[i * stride], row[best * stride], ties)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
 template <bool Max>
 void run_arg(operator_context& c) {
   const tensor& x = c.input(0);
@@ -408,20 +456,14 @@ void run_arg(operator_context& c) {
   const bool ties = c.n().get_int("select_last_index", 0) != 0;
   for_type(c, wide_types{}, widened(x.type()), [&]<class T>() {
     const elements<T> values(c, x);
-    for_pieces(c, y.size(), rows_of(cheap_piece, v.length),
-               [&](std::size_t begin, std::size_t end) {
-                 for (std::size_t row = begin; row < end; ++row) {
-                   const T* from =
-                       values.view().data() + row / v.inner * v.length * v.inner + row % v.inner;
-                   std::size_t best = 0;
-                   for (std::size_t i = 1; i < v.length; ++i) {
-                     if (beats<Max>(from[i * v.inner], from[best * v.inner], ties)) {
-                       best = i;
-                     }
-                   }
-                   y[row] = static_cast<std::int64_t>(best);
-                 }
-               });
+    for_pieces(
+        c, y.size(), rows_of(cheap_piece, v.length), [&](std::size_t begin, std::size_t end) {
+          for (std::size_t row = begin; row < end; ++row) {
+            const T* from =
+                values.view().data() + row / v.inner * v.length * v.inner + row % v.inner;
+            y[row] = static_cast<std::int64_t>(index_of_best<Max>(from, v.length, v.inner, ties));
+          }
+        });
   });
 }
 

@@ -15,15 +15,18 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/movement.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/kernels/definitions/float_rows.hpp>
 #include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -489,11 +492,18 @@ struct axis_view {
 /// Computes one row of `inner` output elements as a weighted sum of `taps` input rows; Taps is
 /// their number if it is known to the compiler, otherwise 0. Products of floats are exact in
 /// double, so that the result has the same bits whether or not the compiler contracts products and
-/// sums.
+/// sums. The kernel for floats, for rows that are not short, does the same.
 template <std::size_t Taps, class T>
 void blend_row(const T* in, std::size_t inner, const std::size_t* index, const float* weight,
                std::size_t taps, T* out) {
   const std::size_t count = Taps == 0 ? taps : Taps;
+  if constexpr (std::is_same_v<T, float>) {
+    if (inner >= 8) {
+      detent::detail::active<kernels::float_row_kernels>().blend_rows(in, index, weight, count,
+                                                                      inner, out);
+      return;
+    }
+  }
   for (std::size_t i = 0; i < inner; ++i) {
     double sum = 0.0;
     for (std::size_t k = 0; k < count; ++k) {
@@ -508,10 +518,16 @@ void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map
                 const parallel_for* parallel) {
   const std::size_t rows = v.outer * v.out;
   const auto range = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t row = begin; row < end; ++row) {
-      const std::size_t at = row % v.out * map.taps;
-      blend_row<Taps>(in + row / v.out * v.in * v.inner, v.inner, &map.index[at], &map.weight[at],
-                      map.taps, out + row * v.inner);
+    std::size_t row = begin;
+    while (row < end) {
+      const T* from = in + row / v.out * v.in * v.inner;
+      // Rows of single elements are many: no division for each.
+      const std::size_t first = row % v.out;
+      const std::size_t last = (std::min)(v.out, first + (end - row));
+      for (std::size_t i = first; i < last; ++i, ++row) {
+        blend_row<Taps>(from, v.inner, &map.index[i * map.taps], &map.weight[i * map.taps],
+                        map.taps, out + row * v.inner);
+      }
     }
   };
   if (parallel == nullptr || rows * v.inner * sizeof(T) < movement::parallel_bytes) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that look at the rows along one axis: Softmax, LogSoftmax, Hardmax, LpNormalization.
 //
-// Softmax of floats is that of base/float_rows.hpp. All other rows are computed in double, many
-// short ones at a time. Exponentials are those of base/elementary_functions.hpp; their sums are
-// made of eight parts, whatever the target (detail::sum_of() of base/arithmetic.hpp).
+// Softmax and LogSoftmax of floats are those of base/float_rows.hpp. All other rows are computed in
+// double, many short ones at a time. Exponentials are those of base/elementary_functions.hpp; their
+// sums are made of eight parts, whatever the target (detail::sum_of() of base/arithmetic.hpp).
 #ifndef DETENT_GRAPH_OPS_SOFTMAX_HPP
 #define DETENT_GRAPH_OPS_SOFTMAX_HPP
 
@@ -189,13 +189,13 @@ inline void infer_softmax(operator_context& c) {
   infer_like_input(c);
 }
 
-/// Softmax of floats.
-inline void run_float_softmax(operator_context& c, const axis_view& v) {
-  const auto softmax = detent::detail::active<kernels::float_row_kernels>().softmax;
+/// Runs an operator of the rows of floats that Softmax would take: `kernel` computes one row.
+inline void run_on_float_rows(operator_context& c, const axis_view& v,
+                              void (*kernel)(const float*, std::size_t, float*) noexcept) {
   if (v.inner > 1) {
-    map_rows<float, float>(c, v, [softmax](std::span<float> rows, std::size_t length) {
+    map_rows<float, float>(c, v, [kernel](std::span<float> rows, std::size_t length) {
       for (std::size_t first = 0; first < rows.size(); first += length) {
-        softmax(rows.data() + first, length, rows.data() + first);
+        kernel(rows.data() + first, length, rows.data() + first);
       }
     });
     return;
@@ -207,17 +207,7 @@ inline void run_float_softmax(operator_context& c, const axis_view& v) {
   }
   for_pieces(c, v.outer, rows_of(kernel_piece, v.length), [&](std::size_t begin, std::size_t end) {
     for (std::size_t row = begin; row < end; ++row) {
-      softmax(x.data() + row * v.length, v.length, y.data() + row * v.length);
-    }
-  });
-}
-
-inline void run_softmax(operator_context& c) {
-  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, float>) {
-      run_float_softmax(c, softmax_view(c));
-    } else {
-      map_rows<T, double>(c, softmax_view(c), softmax_rows);
+      kernel(x.data() + row * v.length, v.length, y.data() + row * v.length);
     }
   });
 }
@@ -225,8 +215,18 @@ inline void run_softmax(operator_context& c) {
 /// Runs an operator of the rows that Softmax would take, in double.
 template <void (*Rows)(std::span<double>, std::size_t)>
 void run_on_rows(operator_context& c) {
+  const axis_view v = softmax_view(c);
   for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T, double>(c, softmax_view(c), Rows); });
+           [&]<class T>() { map_rows<T, double>(c, v, Rows); });
+}
+/// The same with a kernel for floats.
+template <void (*Rows)(std::span<double>, std::size_t), auto kKernel>
+void run_on_rows(operator_context& c) {
+  if (c.input(0).type() == element_type::f32) {
+    run_on_float_rows(c, softmax_view(c), row_kernels().*kKernel);
+  } else {
+    run_on_rows<Rows>(c);
+  }
 }
 
 inline void infer_lp_normalization(operator_context& c) {
@@ -246,9 +246,10 @@ inline void run_lp_normalization(operator_context& c) {
 }
 
 inline constexpr operator_definition softmax_operators[] = {
-    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax, &run_softmax, true},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax, &run_on_rows<log_softmax_rows>,
-     true},
+    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax,
+     &run_on_rows<softmax_rows, &kernels::float_row_kernels::softmax>, true},
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax,
+     &run_on_rows<log_softmax_rows, &kernels::float_row_kernels::log_softmax>, true},
     {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax,
      &run_on_rows<each_row<hardmax_row>>, true},
     {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,

@@ -3,7 +3,7 @@
 // of a node.
 //
 // Each operator has a function object, whose `types` are the element types it is for. The functions
-// that networks have most, made of e^x, erf, tanh and the logistic function, are those of
+// that networks have most, made of e^x, log, erf, tanh and the logistic function, are those of
 // base/float_functions.hpp and base/elementary_functions.hpp: floats are computed in float. They
 // have map(), too, which does the same to many elements by the kernels of the target. Others with
 // exponentials take and return double and call the C library: the double result, rounded once to
@@ -50,16 +50,17 @@ template <class F, class T>
   return static_cast<T>(f(x));
 }
 
-/// True if a function object has map(), which uses the kernels of the target.
-template <class F>
-inline constexpr bool has_kernels = requires(const F& f, std::span<const float> x, float* y) {
+/// True if a function object has map() for elements of type T, which uses the kernels of the
+/// target.
+template <class F, class T = float>
+inline constexpr bool has_kernels = requires(const F& f, std::span<const T> x, T* y) {
   f.map(x, y);
 };
 
 /// y[i] = apply(f, x[i]). x and y have one size, and are the same memory or do not overlap.
 template <class F, class T>
 void apply(const F& f, std::span<const T> x, std::span<T> y) {
-  if constexpr (has_kernels<F>) {
+  if constexpr (has_kernels<F, T>) {
     f.map(x, y.data());
   } else {
     const T* from = x.data();
@@ -91,14 +92,11 @@ struct with_kernels {
   }
 };
 
-/// A function F with a kernel for floats only, kFloat.
-template <class F, auto kFloat>
+/// A function with a kernel for floats only, kFloat.
+template <auto kFloat>
 struct with_float_kernel {
   static void map(std::span<const float> x, float* y) {
     (detent::detail::active<kernels::float_function_kernels>().*kFloat)(x.data(), x.size(), y);
-  }
-  static void map(std::span<const double> x, double* y) {
-    std::transform(x.begin(), x.end(), y, F{});
   }
 };
 
@@ -114,7 +112,7 @@ void map_by(std::span<const T> x, T* y, const Argument& argument, const Result& 
   }
 }
 
-struct neg {
+struct neg : with_float_kernel<&kernels::float_function_kernels::neg> {
   static constexpr std::string_view name = "Neg";
   using types = signed_types;
   template <class T>
@@ -127,7 +125,7 @@ struct neg {
   }
 };
 
-struct abs {
+struct abs : with_float_kernel<&kernels::float_function_kernels::abs> {
   static constexpr std::string_view name = "Abs";
   using types = number_types;
   template <class T>
@@ -152,7 +150,7 @@ struct sign {
   }
 };
 
-struct ceil : with_float_kernel<ceil, &kernels::float_function_kernels::ceil> {
+struct ceil : with_float_kernel<&kernels::float_function_kernels::ceil> {
   static constexpr std::string_view name = "Ceil";
   using types = float_types;
   template <class T>
@@ -161,7 +159,7 @@ struct ceil : with_float_kernel<ceil, &kernels::float_function_kernels::ceil> {
   }
 };
 
-struct floor : with_float_kernel<floor, &kernels::float_function_kernels::floor> {
+struct floor : with_float_kernel<&kernels::float_function_kernels::floor> {
   static constexpr std::string_view name = "Floor";
   using types = float_types;
   template <class T>
@@ -170,7 +168,7 @@ struct floor : with_float_kernel<floor, &kernels::float_function_kernels::floor>
   }
 };
 
-struct round : with_float_kernel<round, &kernels::float_function_kernels::round> {
+struct round : with_float_kernel<&kernels::float_function_kernels::round> {
   static constexpr std::string_view name = "Round";
   using types = float_types;
   template <class T>
@@ -188,7 +186,7 @@ struct reciprocal {
   }
 };
 
-struct sqrt : with_float_kernel<sqrt, &kernels::float_function_kernels::sqrt> {
+struct sqrt : with_float_kernel<&kernels::float_function_kernels::sqrt> {
   static constexpr std::string_view name = "Sqrt";
   using types = float_types;
   template <class T>
@@ -207,9 +205,10 @@ struct exp
   }
 };
 
-struct log {
+struct log : with_float_kernel<&kernels::float_function_kernels::log> {
   static constexpr std::string_view name = "Log";
   using types = float_types;
+  [[nodiscard]] float operator()(float x) const { return detent::detail::portable_log(x); }
   [[nodiscard]] double operator()(double x) const { return std::log(x); }
 };
 
@@ -348,34 +347,44 @@ struct leaky_relu {
   }
 };
 
-struct elu {
-  static constexpr std::string_view name = "Elu";
+/// positive * x for positive x, and negative * (e^(x / divisor) - 1) for others.
+struct exponential_linear {
   using types = float_types;
-  double alpha;
-  explicit elu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
-  [[nodiscard]] double operator()(double x) const { return x < 0.0 ? alpha * std::expm1(x) : x; }
-};
-
-struct selu {
-  static constexpr std::string_view name = "Selu";
-  using types = float_types;
-  double alpha;
-  double gamma;
-  explicit selu(const node& n)
-      : alpha(static_cast<double>(n.get_float("alpha", 1.67326319217681884765625F))),
-        gamma(static_cast<double>(n.get_float("gamma", 1.05070102214813232421875F))) {}
+  double positive;
+  double negative;
+  double divisor;
+  [[nodiscard]] float operator()(float x) const {
+    return detent::detail::portable_exponential_linear(
+        x, static_cast<float>(positive), static_cast<float>(negative), static_cast<float>(divisor));
+  }
   [[nodiscard]] double operator()(double x) const {
-    return gamma * (x > 0.0 ? x : alpha * std::expm1(x));
+    return x > 0.0 ? positive * x : negative * std::expm1(x / divisor);
+  }
+  void map(std::span<const float> x, float* y) const {
+    detent::detail::active<kernels::float_function_kernels>().exponential_linear(
+        x.data(), x.size(), static_cast<float>(positive), static_cast<float>(negative),
+        static_cast<float>(divisor), y);
   }
 };
 
-struct celu {
+struct elu : exponential_linear {
+  static constexpr std::string_view name = "Elu";
+  explicit elu(const node& n)
+      : exponential_linear{1.0, static_cast<double>(n.get_float("alpha", 1.0F)), 1.0} {}
+};
+
+struct selu : exponential_linear {
+  static constexpr std::string_view name = "Selu";
+  explicit selu(const node& n) : exponential_linear{1.0, 1.0, 1.0} {
+    positive = static_cast<double>(n.get_float("gamma", 1.05070102214813232421875F));
+    negative = positive * static_cast<double>(n.get_float("alpha", 1.67326319217681884765625F));
+  }
+};
+
+struct celu : exponential_linear {
   static constexpr std::string_view name = "Celu";
-  using types = float_types;
-  double alpha;
-  explicit celu(const node& n) : alpha(static_cast<double>(n.get_float("alpha", 1.0F))) {}
-  [[nodiscard]] double operator()(double x) const {
-    return x > 0.0 ? x : alpha * std::expm1(x / alpha);
+  explicit celu(const node& n) : exponential_linear{1.0, 1.0, 1.0} {
+    divisor = negative = static_cast<double>(n.get_float("alpha", 1.0F));
   }
 };
 
@@ -429,12 +438,9 @@ struct hard_sigmoid {
     detent::detail::active<kernels::float_function_kernels>().hard_sigmoid(x.data(), x.size(),
                                                                            alpha, beta, y);
   }
-  void map(std::span<const double> x, double* y) const {
-    std::transform(x.begin(), x.end(), y, *this);
-  }
 };
 
-struct hard_swish : with_float_kernel<hard_swish, &kernels::float_function_kernels::hard_swish> {
+struct hard_swish : with_float_kernel<&kernels::float_function_kernels::hard_swish> {
   static constexpr std::string_view name = "HardSwish";
   using types = float_types;
   [[nodiscard]] float operator()(float x) const { return detent::reference::hard_swish(x); }
@@ -445,9 +451,10 @@ struct hard_swish : with_float_kernel<hard_swish, &kernels::float_function_kerne
   }
 };
 
-struct softplus {
+struct softplus : with_float_kernel<&kernels::float_function_kernels::softplus> {
   static constexpr std::string_view name = "Softplus";
   using types = float_types;
+  [[nodiscard]] float operator()(float x) const { return detent::detail::portable_softplus(x); }
   [[nodiscard]] double operator()(double x) const { return log_1p_exp(x); }
 };
 
@@ -457,8 +464,8 @@ struct softsign {
   [[nodiscard]] double operator()(double x) const { return x / (1.0 + std::fabs(x)); }
 };
 
-/// 0.5 x (1 + t). For negative x far from zero the sum cancels: of floats, the result is within
-/// 2^-24 |x| of the exact one, which is smaller than that from x = -5.6 on.
+/// x (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh, x / (1 + e^-2u) with
+/// u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct gelu {
   static constexpr std::string_view name = "Gelu";
   using types = float_types;
@@ -472,38 +479,20 @@ struct gelu {
           detent::detail::message(n.label(), ": no approximation is called '", approximate, "'"));
     }
   }
-  template <std::floating_point T>
-  [[nodiscard]] T operator()(T x) const {
-    return half_of(x,
-                   by_tanh ? portable_tanh(argument_of_tanh(x)) : portable_erf(argument_of_erf(x)));
+  [[nodiscard]] float operator()(float x) const {
+    return by_tanh ? detent::detail::portable_gelu_tanh(x) : detent::detail::portable_gelu(x);
   }
-  void map(std::span<const float> x, float* y) const { map_as(x, y); }
-  void map(std::span<const double> x, double* y) const { map_as(x, y); }
-
- private:
-  template <class T>
-  void map_as(std::span<const T> x, T* y) const {
+  [[nodiscard]] double operator()(double x) const {
     if (by_tanh) {
-      map_by<tanh>(
-          x, y, [](T v) { return argument_of_tanh(v); }, [](T v, T t) { return half_of(v, t); });
-    } else {
-      map_by<erf>(
-          x, y, [](T v) { return argument_of_erf(v); }, [](T v, T t) { return half_of(v, t); });
+      constexpr double factor = 1.59576912160573071176;  // 2 sqrt(2 / pi)
+      return x * portable_logistic(x * std::fma(x * x, 0.044715 * factor, factor));
     }
-  }
-  template <class T>
-  [[nodiscard]] static T argument_of_erf(T x) {
     constexpr double sqrt_half = 0.70710678118654752440;
-    return static_cast<T>(sqrt_half) * x;
+    return 0.5 * x * (1.0 + portable_erf(sqrt_half * x));
   }
-  template <class T>
-  [[nodiscard]] static T argument_of_tanh(T x) {
-    constexpr double sqrt_2_over_pi = 0.79788456080286535588;
-    return static_cast<T>(sqrt_2_over_pi) * std::fma(static_cast<T>(0.044715) * x * x, x, x);
-  }
-  template <class T>
-  [[nodiscard]] static T half_of(T x, T t) {
-    return static_cast<T>(0.5) * x * (T{1} + t);
+  void map(std::span<const float> x, float* y) const {
+    const auto& kernels = detent::detail::active<kernels::float_function_kernels>();
+    (by_tanh ? kernels.gelu_tanh : kernels.gelu)(x.data(), x.size(), y);
   }
 };
 
@@ -527,9 +516,10 @@ struct swish {
   }
 };
 
-struct mish {
+struct mish : with_float_kernel<&kernels::float_function_kernels::mish> {
   static constexpr std::string_view name = "Mish";
   using types = float_types;
+  [[nodiscard]] float operator()(float x) const { return detent::detail::portable_mish(x); }
   [[nodiscard]] double operator()(double x) const { return x * portable_tanh(log_1p_exp(x)); }
 };
 

@@ -18,22 +18,30 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 
 DETENT_DECL const float_function_kernels* float_function_kernels::of(target t) noexcept {
   switch (t) {
-#define DETENT_ROW(id, vectors, products, depthwise)    \
-  case target::id: {                                    \
-    static constexpr float_function_kernels kernels = { \
-        .exp = &vectors::exp,                           \
-        .erf = &vectors::erf,                           \
-        .tanh = &vectors::tanh,                         \
-        .logistic = &vectors::logistic,                 \
-        .sqrt = &vectors::sqrt,                         \
-        .hard_swish = &vectors::hard_swish,             \
-        .floor = &vectors::floor,                       \
-        .ceil = &vectors::ceil,                         \
-        .round = &vectors::round,                       \
-        .hard_sigmoid = &vectors::hard_sigmoid,         \
-        .clamp = &vectors::clamp,                       \
-    };                                                  \
-    return &kernels;                                    \
+#define DETENT_ROW(id, vectors, products, depthwise)        \
+  case target::id: {                                        \
+    static constexpr float_function_kernels kernels = {     \
+        .exp = &vectors::exp,                               \
+        .erf = &vectors::erf,                               \
+        .tanh = &vectors::tanh,                             \
+        .logistic = &vectors::logistic,                     \
+        .log = &vectors::log,                               \
+        .softplus = &vectors::softplus,                     \
+        .mish = &vectors::mish,                             \
+        .gelu = &vectors::gelu,                             \
+        .gelu_tanh = &vectors::gelu_tanh,                   \
+        .abs = &vectors::abs,                               \
+        .neg = &vectors::neg,                               \
+        .sqrt = &vectors::sqrt,                             \
+        .hard_swish = &vectors::hard_swish,                 \
+        .floor = &vectors::floor,                           \
+        .ceil = &vectors::ceil,                             \
+        .round = &vectors::round,                           \
+        .exponential_linear = &vectors::exponential_linear, \
+        .hard_sigmoid = &vectors::hard_sigmoid,             \
+        .clamp = &vectors::clamp,                           \
+    };                                                      \
+    return &kernels;                                        \
   }
     DETENT_FOR_EACH_TARGET(DETENT_ROW)
 #undef DETENT_ROW

@@ -23,6 +23,12 @@ DETENT_DECL const float_row_kernels* float_row_kernels::of(target t) noexcept {
     static constexpr float_row_kernels kernels = {   \
         .sum = &vectors::sum,                        \
         .square_sum = &vectors::square_sum,          \
+        .largest = &vectors::largest,                \
+        .smallest = &vectors::smallest,              \
+        .add_row = &vectors::add_row,                \
+        .mean_of_rows = &vectors::mean_of_rows,      \
+        .blend_rows = &vectors::blend_rows,          \
+        .log_softmax = &vectors::log_softmax,        \
         .softmax = &vectors::softmax,                \
         .standardize = &vectors::standardize,        \
         .map_by_line = &vectors::map_by_line,        \

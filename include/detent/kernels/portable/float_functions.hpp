@@ -32,6 +32,32 @@ DETENT_DECL void tanh(const float* x, std::size_t n, float* y) noexcept {
 DETENT_DECL void logistic(const float* x, std::size_t n, float* y) noexcept {
   map(x, n, y, [](float v) { return detail::portable_logistic(v); });
 }
+DETENT_DECL void log(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return detail::portable_log(v); });
+}
+DETENT_DECL void softplus(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return detail::portable_softplus(v); });
+}
+DETENT_DECL void mish(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return detail::portable_mish(v); });
+}
+DETENT_DECL void gelu(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return detail::portable_gelu(v); });
+}
+DETENT_DECL void gelu_tanh(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return detail::portable_gelu_tanh(v); });
+}
+DETENT_DECL void exponential_linear(const float* x, std::size_t n, float positive, float negative,
+                                    float divisor, float* y) noexcept {
+  map(x, n, y,
+      [=](float v) { return detail::portable_exponential_linear(v, positive, negative, divisor); });
+}
+DETENT_DECL void abs(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return std::fabs(v); });
+}
+DETENT_DECL void neg(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float v) { return -v; });
+}
 DETENT_DECL void sqrt(const float* x, std::size_t n, float* y) noexcept {
   map(x, n, y, [](float v) { return std::sqrt(v); });
 }

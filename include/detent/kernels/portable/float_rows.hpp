@@ -17,6 +17,26 @@ DETENT_DECL double sum(const float* x, std::size_t n) noexcept {
 DETENT_DECL double square_sum(const float* x, std::size_t n, double centre) noexcept {
   return detail::square_sum_of_row({x, n}, centre);
 }
+DETENT_DECL float largest(const float* x, std::size_t n) noexcept {
+  return detail::largest_of_row({x, n});
+}
+DETENT_DECL float smallest(const float* x, std::size_t n) noexcept {
+  return detail::smallest_of_row({x, n});
+}
+DETENT_DECL void add_row(const float* x, std::size_t n, double* sums) noexcept {
+  detail::add_row({x, n}, sums);
+}
+DETENT_DECL void mean_of_rows(const float* const* rows, std::size_t count, double divisor,
+                              std::size_t n, float* y) noexcept {
+  detail::mean_of_rows({rows, count}, divisor, {y, n});
+}
+DETENT_DECL void blend_rows(const float* x, const std::size_t* indices, const float* weights,
+                            std::size_t count, std::size_t n, float* y) noexcept {
+  detail::blend_rows(x, {indices, count}, weights, {y, n});
+}
+DETENT_DECL void log_softmax(const float* x, std::size_t n, float* y) noexcept {
+  detail::log_softmax_row({x, n}, y);
+}
 DETENT_DECL void softmax(const float* x, std::size_t n, float* y) noexcept {
   detail::softmax_row({x, n}, y);
 }

@@ -5,6 +5,7 @@
 #define DETENT_KERNELS_VECTOR_FLOAT_FUNCTIONS_INL_HPP
 
 #include <cstddef>
+#include <limits>
 
 #include <detent/base/float_functions.hpp>
 #include <detent/kernels/float_functions.hpp>
@@ -126,6 +127,85 @@ HWY_INLINE float_vector logistic_of(float_vector x) noexcept {
   return hn::Div(numerator, hn::Add(one, e));
 }
 
+/// detail::portable_expm1().
+HWY_INLINE float_vector expm1_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const int_tag di;
+  const auto one = hn::Set(df, 1.0F);
+  const reduced_exponents e(
+      clamp_ordered(x, hn::Set(df, c::expm1_is_minus_one), hn::Set(df, c::largest_exponent)));
+  const auto largest = hn::Set(df, rounding_bias + static_cast<float>(c::largest_power));
+  // 2^-n, of whose bits only the lowest ones, those of n, are left after the shift.
+  const auto power = hn::ShiftLeft<23>(hn::BitCast(di, hn::Min(e.biased, largest)));
+  const auto inverse = hn::BitCast(df, hn::Sub(hn::Set(di, 127 << 23), power));
+  const auto result = times_power_of_two(hn::Add(hn::Sub(one, inverse), e.beyond), e.biased);
+  const auto zero = hn::Zero(df);
+  return hn::IfThenElse(hn::Or(hn::Gt(x, zero), hn::Lt(x, zero)), result, x);
+}
+
+/// detail::log_of_parts().
+HWY_INLINE float_vector log_of_parts(float_vector f, float_vector k) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const auto log_m = hn::MulAdd(hn::Mul(f, f), polynomial(c::log_series, f), f);
+  return hn::MulAdd(k, hn::Set(df, c::ln2_high), hn::MulAdd(k, hn::Set(df, c::ln2_low), log_m));
+}
+
+HWY_INLINE float_vector log_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const int_tag di;
+  const auto infinity = hn::Set(df, std::numeric_limits<float>::infinity());
+  const auto is_denormal = hn::Lt(x, hn::Set(df, std::numeric_limits<float>::min()));
+  const auto normal = hn::IfThenElse(is_denormal, hn::Mul(x, hn::Set(df, 0x1p23F)), x);
+  const auto sqrt_half = hn::Set(di, c::sqrt_half_bits);
+  const auto bits = hn::Sub(hn::BitCast(di, normal), sqrt_half);
+  const auto m = hn::Add(hn::And(bits, hn::Set(di, 0x7FFFFF)), sqrt_half);
+  const auto f = hn::Sub(hn::BitCast(df, m), hn::Set(df, 1.0F));
+  const auto k = hn::ConvertTo(df, hn::ShiftRight<23>(bits));
+  const auto shift = hn::IfThenElseZero(is_denormal, hn::Set(df, 23.0F));
+  const auto inside = hn::IfThenElse(hn::Lt(x, infinity), log_of_parts(f, hn::Sub(k, shift)), x);
+  const auto of_zero = hn::IfThenElse(hn::Eq(x, hn::Zero(df)), hn::Neg(infinity),
+                                      hn::Set(df, std::numeric_limits<float>::quiet_NaN()));
+  return hn::IfThenElse(hn::Gt(x, hn::Zero(df)), inside, of_zero);
+}
+
+HWY_INLINE float_vector softplus_of(float_vector x) noexcept {
+  const float_tag df;
+  const auto one = hn::Set(df, 1.0F);
+  const auto e = exp_of_negative(hn::Neg(hn::Abs(x)));
+  const auto is_halved = hn::Gt(e, hn::Set(df, detail::float_functions::sqrt_2_minus_1));
+  const auto halved = hn::Mul(hn::Set(df, 0.5F), hn::Sub(e, one));
+  const auto rest =
+      log_of_parts(hn::IfThenElse(is_halved, halved, e), hn::IfThenElseZero(is_halved, one));
+  return hn::IfThenElse(hn::Gt(x, hn::Zero(df)), hn::Add(x, rest), rest);
+}
+
+HWY_INLINE float_vector mish_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const auto two = hn::Set(df, 2.0F);
+  const auto e = exp_of(hn::Min(hn::Set(df, c::mish_is_line), x));
+  const auto n = product(e, hn::Add(e, two));
+  return hn::Mul(x, hn::Div(n, hn::Add(n, two)));
+}
+
+HWY_INLINE float_vector gelu_of(float_vector x) noexcept {
+  const float_tag df;
+  const auto argument = hn::Mul(hn::Set(df, detail::float_functions::sqrt_half), x);
+  const auto sum = hn::Add(hn::Set(df, 1.0F), erf_of(argument));
+  return hn::Mul(hn::Mul(hn::Set(df, 0.5F), x), sum);
+}
+
+HWY_INLINE float_vector gelu_tanh_of(float_vector x) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const auto factor =
+      hn::MulAdd(hn::Mul(x, x), hn::Set(df, c::gelu_cubic_factor), hn::Set(df, c::gelu_factor));
+  return hn::Mul(x, logistic_of(hn::Mul(x, factor)));
+}
+
 /// y = function(x), two vectors at a time: each waits for its own steps.
 template <class Function>
 HWY_INLINE void map(const float* x, std::size_t n, float* y, const Function& function) noexcept {
@@ -154,6 +234,38 @@ inline void tanh(const float* x, std::size_t n, float* y) noexcept {
 }
 inline void logistic(const float* x, std::size_t n, float* y) noexcept {
   map(x, n, y, [](float_vector v) HWY_ATTR { return logistic_of(v); });
+}
+inline void log(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return log_of(v); });
+}
+inline void softplus(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return softplus_of(v); });
+}
+inline void mish(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return mish_of(v); });
+}
+inline void gelu(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return gelu_of(v); });
+}
+inline void gelu_tanh(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return gelu_tanh_of(v); });
+}
+inline void exponential_linear(const float* x, std::size_t n, float positive, float negative,
+                               float divisor, float* y) noexcept {
+  const float_tag df;
+  const auto above = hn::Set(df, positive);
+  const auto below = hn::Set(df, negative);
+  const auto divisors = hn::Set(df, divisor);
+  map(x, n, y, [&](float_vector v) HWY_ATTR {
+    return hn::IfThenElse(hn::Gt(v, hn::Zero(df)), hn::Mul(above, v),
+                          hn::Mul(below, expm1_of(hn::Div(v, divisors))));
+  });
+}
+inline void abs(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Abs(v); });
+}
+inline void neg(const float* x, std::size_t n, float* y) noexcept {
+  map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Neg(v); });
 }
 inline void sqrt(const float* x, std::size_t n, float* y) noexcept {
   map(x, n, y, [](float_vector v) HWY_ATTR { return hn::Sqrt(v); });

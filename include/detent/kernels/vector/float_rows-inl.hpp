@@ -65,6 +65,7 @@ HWY_INLINE void for_each_part(const float* x, std::size_t n, const Add& add) noe
   const narrow_tag dn;
   std::size_t i = 0;
   for (; i + step <= n; i += step) {
+    DETENT_UNROLL
     for (std::size_t part = 0; part < vector_parts::count; ++part) {
       const float* from = x + i + part * narrow_lanes;
       add(part, hn::PromoteTo(dd, hn::LoadU(dn, from)), narrow_lanes);
@@ -96,29 +97,156 @@ inline double square_sum(const float* x, std::size_t n, double centre) noexcept 
   return parts.value();
 }
 
-[[nodiscard]] HWY_INLINE float largest_of_row(const float* x, std::size_t n) noexcept {
+/// Calls visit(k, values) for the values of a row, vector by vector, whose last one is filled with
+/// `rest`. k counts from 0 to 3 and over again, so that four results are computed side by side.
+template <class Visit>
+HWY_INLINE void for_each_vector(const float* x, std::size_t n, float rest,
+                                const Visit& visit) noexcept {
   const float_tag df;
-  const auto least = hn::Set(df, -std::numeric_limits<float>::infinity());
-  float_vector largest[2] = {least, least};
   std::size_t i = 0;
-  // Max returns the second operand if either is NaN: NaN is passed over.
-  for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    largest[0] = hn::Max(hn::LoadU(df, x + i), largest[0]);
-    largest[1] = hn::Max(hn::LoadU(df, x + i + lanes), largest[1]);
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    DETENT_UNROLL
+    for (std::size_t k = 0; k < 4; ++k) {
+      visit(k, hn::LoadU(df, x + i + k * lanes));
+    }
   }
   for (; i < n; i += lanes) {
     const std::size_t count = n - i < lanes ? n - i : lanes;
-    largest[0] = hn::Max(hn::LoadNOr(least, df, x + i, count), largest[0]);
+    visit(0, hn::LoadNOr(hn::Set(df, rest), df, x + i, count));
   }
-  return hn::ReduceMax(df, hn::Max(largest[0], largest[1]));
 }
 
-inline void softmax(const float* x, std::size_t n, float* y) noexcept {
+/// detail::largest_number_of_row().
+[[nodiscard]] HWY_INLINE float largest_number_of_row(const float* x, std::size_t n) noexcept {
+  constexpr float least = -std::numeric_limits<float>::infinity();
+  const float_tag df;
+  const auto start = hn::Set(df, least);
+  float_vector largest[4] = {start, start, start, start};
+  // Max returns the second operand if either is NaN: NaN is passed over.
+  for_each_vector(x, n, least, [&](std::size_t k, float_vector v) HWY_ATTR {
+    largest[k] = hn::Max(v, largest[k]);
+  });
+  return hn::ReduceMax(df,
+                       hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3])));
+}
+
+/// A vector whose best lane is the best value of a row: `better` is a maximum or a minimum, which
+/// returns its second operand if either is NaN. All lanes are NaN if there is a NaN.
+template <class Better>
+[[nodiscard]] HWY_INLINE float_vector best_of_row(const float* x, std::size_t n, float start,
+                                                  const Better& better) noexcept {
+  const float_tag df;
+  const auto first = hn::Set(df, start);
+  float_vector best[4] = {first, first, first, first};
+  float_vector nan[4] = {first, first, first, first};
+  for_each_vector(x, n, start, [&](std::size_t k, float_vector v) HWY_ATTR {
+    best[k] = better(v, best[k]);
+    nan[k] = unless_nan(v, nan[k]);
+  });
+  const auto found = better(better(best[0], best[1]), better(best[2], best[3]));
+  // A sum of infinities of one sign is no NaN.
+  const auto sum = hn::Add(hn::Add(nan[0], nan[1]), hn::Add(nan[2], nan[3]));
+  const bool has_nan = !hn::AllTrue(df, hn::Eq(sum, sum));
+  return has_nan ? hn::Set(df, std::numeric_limits<float>::quiet_NaN()) : found;
+}
+
+inline float largest(const float* x, std::size_t n) noexcept {
+  const auto better = [](float_vector a, float_vector b) HWY_ATTR { return hn::Max(a, b); };
+  const auto best = best_of_row(x, n, -std::numeric_limits<float>::infinity(), better);
+  return hn::ReduceMax(float_tag{}, best) + 0.0F;
+}
+
+inline float smallest(const float* x, std::size_t n) noexcept {
+  const auto better = [](float_vector a, float_vector b) HWY_ATTR { return hn::Min(a, b); };
+  const auto best = best_of_row(x, n, std::numeric_limits<float>::infinity(), better);
+  return hn::ReduceMin(float_tag{}, best) + 0.0F;
+}
+
+inline void add_row(const float* x, std::size_t n, double* sums) noexcept {
+  const double_tag dd;
+  const narrow_tag dn;
+  std::size_t i = 0;
+  for (; i + narrow_lanes <= n; i += narrow_lanes) {
+    const auto terms = hn::PromoteTo(dd, hn::LoadU(dn, x + i));
+    hn::StoreU(hn::Add(hn::LoadU(dd, sums + i), terms), dd, sums + i);
+  }
+  for (; i < n; ++i) {
+    sums[i] += static_cast<double>(x[i]);
+  }
+}
+
+/// Folds kVectors vectors of each row, from element `at` on: sum = add(row, sum, values) for each
+/// row and then y = result(sum). The last vector has `last` lanes. row_of(k) is where row k begins.
+template <std::size_t kVectors, class RowOf, class Add, class Result>
+HWY_INLINE void fold_vectors(std::size_t rows, std::size_t at, std::size_t last, float* y,
+                             const RowOf& row_of, const Add& add, const Result& result) noexcept {
+  const double_tag dd;
+  const narrow_tag dn;
+  double_vector sums[kVectors];
+  DETENT_UNROLL
+  for (double_vector& sum : sums) {
+    sum = hn::Zero(dd);
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float* from = row_of(row) + at;
+    DETENT_UNROLL
+    for (std::size_t k = 0; k + 1 < kVectors; ++k) {
+      sums[k] = add(row, sums[k], hn::PromoteTo(dd, hn::LoadU(dn, from + k * narrow_lanes)));
+    }
+    const auto end = hn::LoadN(dn, from + (kVectors - 1) * narrow_lanes, last);
+    sums[kVectors - 1] = add(row, sums[kVectors - 1], hn::PromoteTo(dd, end));
+  }
+  DETENT_UNROLL
+  for (std::size_t k = 0; k < kVectors; ++k) {
+    hn::StoreN(hn::DemoteTo(dn, result(sums[k])), dn, y + at + k * narrow_lanes,
+               k + 1 < kVectors ? narrow_lanes : last);
+  }
+}
+
+/// fold_vectors() of all n elements of the rows.
+template <class RowOf, class Add, class Result>
+HWY_INLINE void fold_rows(std::size_t rows, std::size_t n, float* y, const RowOf& row_of,
+                          const Add& add, const Result& result) noexcept {
+  constexpr std::size_t block = 4 * narrow_lanes;
+  std::size_t i = 0;
+  for (; i + block <= n; i += block) {
+    fold_vectors<4>(rows, i, narrow_lanes, y, row_of, add, result);
+  }
+  for (; i < n; i += narrow_lanes) {
+    const std::size_t last = n - i < narrow_lanes ? n - i : narrow_lanes;
+    fold_vectors<1>(rows, i, last, y, row_of, add, result);
+  }
+}
+
+inline void mean_of_rows(const float* const* rows, std::size_t count, double divisor, std::size_t n,
+                         float* y) noexcept {
+  const auto divisors = hn::Set(double_tag{}, divisor);
+  fold_rows(
+      count, n, y, [rows](std::size_t row) HWY_ATTR { return rows[row]; },
+      [](std::size_t, double_vector sum, double_vector v) HWY_ATTR { return hn::Add(sum, v); },
+      [&](double_vector sum) HWY_ATTR { return hn::Div(sum, divisors); });
+}
+
+inline void blend_rows(const float* x, const std::size_t* indices, const float* weights,
+                       std::size_t count, std::size_t n, float* y) noexcept {
+  fold_rows(
+      count, n, y, [=](std::size_t row) HWY_ATTR { return x + indices[row] * n; },
+      [weights](std::size_t row, double_vector sum, double_vector v) HWY_ATTR {
+        return hn::MulAdd(hn::Set(double_tag{}, static_cast<double>(weights[row])), v, sum);
+      },
+      [](double_vector sum) HWY_ATTR { return sum; });
+}
+
+/// The sum of e^(x[i] - largest), in parts. Calls keep(i, powers, count) for each vector of them,
+/// of which `count` are in the row.
+template <class Keep>
+[[nodiscard]] HWY_INLINE double sum_of_exponentials(const float* x, std::size_t n,
+                                                    float_vector largest,
+                                                    const Keep& keep) noexcept {
   const double_tag dd;
   const float_tag df;
   const narrow_tag dn;
   constexpr std::size_t per_step = detail::sum_in_parts::size / lanes;
-  const auto largest = hn::Set(df, largest_of_row(x, n));
   vector_parts parts;
   const auto add = [&](std::size_t vector, float_vector e) HWY_ATTR {
     parts.add(2 * vector, hn::PromoteTo(dd, hn::LowerHalf(dn, e)));
@@ -126,21 +254,45 @@ inline void softmax(const float* x, std::size_t n, float* y) noexcept {
   };
   std::size_t i = 0;
   for (; i + per_step * lanes <= n; i += per_step * lanes) {
+    DETENT_UNROLL
     for (std::size_t vector = 0; vector < per_step; ++vector) {
-      const float* from = x + i + vector * lanes;
-      const auto e = exp_of_negative(hn::Sub(hn::LoadU(df, from), largest));
-      hn::StoreU(e, df, y + i + vector * lanes);
+      const std::size_t at = i + vector * lanes;
+      const auto e = exp_of_negative(hn::Sub(hn::LoadU(df, x + at), largest));
+      keep(at, e, lanes);
       add(vector, e);
     }
   }
   for (std::size_t vector = 0; i < n; ++vector, i += lanes) {
     const std::size_t count = n - i < lanes ? n - i : lanes;
     const auto e = exp_of_negative(hn::Sub(hn::LoadN(df, x + i, count), largest));
-    hn::StoreN(e, df, y + i, count);
+    keep(i, e, count);
     add(vector, hn::IfThenElseZero(hn::FirstN(df, count), e));
   }
-  const auto factor = hn::Set(df, static_cast<float>(1.0 / parts.value()));
+  return parts.value();
+}
+
+inline void softmax(const float* x, std::size_t n, float* y) noexcept {
+  const float_tag df;
+  const auto largest = hn::Set(df, largest_number_of_row(x, n));
+  const double sum = sum_of_exponentials(
+      x, n, largest, [&](std::size_t i, float_vector e, std::size_t count) HWY_ATTR {
+        if (count == lanes) {
+          hn::StoreU(e, df, y + i);
+        } else {
+          hn::StoreN(e, df, y + i, count);
+        }
+      });
+  const auto factor = hn::Set(df, static_cast<float>(1.0 / sum));
   map(y, n, y, [&](float_vector e) HWY_ATTR { return hn::Mul(e, factor); });
+}
+
+inline void log_softmax(const float* x, std::size_t n, float* y) noexcept {
+  const float_tag df;
+  const auto largest = hn::Set(df, largest_number_of_row(x, n));
+  const double sum =
+      sum_of_exponentials(x, n, largest, [](std::size_t, float_vector, std::size_t) HWY_ATTR {});
+  const auto log_sum = hn::Set(df, static_cast<float>(detail::portable_log(sum)));
+  map(x, n, y, [&](float_vector v) HWY_ATTR { return hn::Sub(hn::Sub(v, largest), log_sum); });
 }
 
 inline void standardize(const float* x, std::size_t n, double centre, double factor,

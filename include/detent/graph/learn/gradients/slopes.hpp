@@ -111,17 +111,10 @@ using detent::detail::portable_tanh;
   const auto alpha = static_cast<double>(f.alpha);
   return x < 0.0 ? alpha : 1.0;
 }
-/// alpha e^x where x < 0, else 1.
-[[nodiscard]] inline double slope(const unary::elu& f, double x, double) {
-  return x < 0.0 ? f.alpha * portable_exp(x) : 1.0;
-}
-/// gamma where x > 0, else gamma alpha e^x.
-[[nodiscard]] inline double slope(const unary::selu& f, double x, double) {
-  return x > 0.0 ? f.gamma : f.gamma * f.alpha * portable_exp(x);
-}
-/// 1 where x > 0, else e^(x / alpha).
-[[nodiscard]] inline double slope(const unary::celu& f, double x, double) {
-  return x > 0.0 ? 1.0 : portable_exp(x / f.alpha);
+/// Of Elu, Selu and Celu: positive where x > 0, else negative / divisor * e^(x / divisor), also at
+/// 0.
+[[nodiscard]] inline double slope(const unary::exponential_linear& f, double x, double) {
+  return x > 0.0 ? f.positive : f.negative / f.divisor * portable_exp(x / f.divisor);
 }
 /// 1 where x > alpha, else 0.
 [[nodiscard]] inline double slope(const unary::thresholded_relu& f, double x, double) {
@@ -198,7 +191,8 @@ void unary_function(const gradient_context& c) {
   const auto slope_at = [&](std::size_t i) {
     return slope(f, static_cast<double>(x[i]), static_cast<double>(y[i]));
   };
-  ops::for_pieces(c.forward, x.size(), ops::has_kernels<F> ? ops::costly_piece : ops::piece_of<F>,
+  ops::for_pieces(c.forward, x.size(),
+                  ops::has_kernels<F> ? ops::costly_piece : ops::piece_of<F, float>,
                   [&](std::size_t begin, std::size_t end) {
                     if (c.overwrites) {
                       double* to = sum.data();
