@@ -2056,4 +2056,6 @@ tuning:
 
 
 if __name__ == "__main__":
+    # Tests send interrupts to programs, which would inherit that they are ignored, as they are in a shell's background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main(argv=sys.argv[:1])

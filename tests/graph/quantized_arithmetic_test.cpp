@@ -49,9 +49,21 @@ struct shapes {
   shape a, b, result;
 };
 
+/// Puts a pool with windows of one element, which stores its channels last, before input i.
+void pool_input(graph::model& m, std::size_t i) {
+  graph::node pool;
+  pool.op_type = "MaxPool";
+  pool.inputs = {m.nodes.back().inputs[i]};
+  pool.outputs = {"pooled" + std::to_string(i)};
+  pool.attributes = {{"kernel_shape", list({1, 1})}};
+  m.nodes.back().inputs[i] = pool.outputs[0];
+  m.nodes.insert(m.nodes.begin(), std::move(pool));
+}
+
+/// `pooled`: the operands, 0 and 1, whose channels are stored last.
 template <class T>
 void check(const std::string& op, const std::function<float(float, float)>& f, const shapes& s,
-           random_source& random) {
+           random_source& random, const std::vector<std::size_t>& pooled = {}) {
   constexpr std::int32_t low = detent::full_grid<T>.qmin;
   const auto params = [&](float scale) {
     return quant_params{scale, random.integer(low, low + 255)};
@@ -67,9 +79,12 @@ void check(const std::string& op, const std::function<float(float, float)>& f, c
   };
   const std::vector<tensor> inputs = {a,         scale(pa), zero(pa),  b,
                                       scale(pb), zero(pb),  scale(py), zero(py)};
+  graph::model m = single_node(op, inputs, false, {}, "detent", graph::type_of<T>());
+  for (const std::size_t side : pooled) {
+    pool_input(m, side * 3);
+  }
   for_each_target([&] {
-    const tensor y =
-        run_twice(single_node(op, inputs, false, {}, "detent", graph::type_of<T>()), inputs, false);
+    const tensor y = run_twice(m, inputs, false);
     REQUIRE(y.dims() == s.result);
     for (std::size_t i = 0; i < y.count(); ++i) {
       const std::int32_t expected = detent::reference::quantized_binary(
@@ -82,17 +97,18 @@ void check(const std::string& op, const std::function<float(float, float)>& f, c
   });
 }
 
+const std::pair<const char*, std::function<float(float, float)>> functions[] = {
+    {"QLinearAdd", [](float x, float y) { return x + y; }},
+    {"QLinearSub", [](float x, float y) { return x - y; }},
+    {"QLinearMul", [](float x, float y) { return x * y; }},
+    {"QLinearDiv", [](float x, float y) { return x / y; }},
+};
+
 }  // namespace
 
 TEST_CASE("quantized arithmetic: every way of broadcasting gives the bits of the reference") {
   random_source random(51);
   INFO("seed ", random.seed());
-  const std::pair<const char*, std::function<float(float, float)>> functions[] = {
-      {"QLinearAdd", [](float x, float y) { return x + y; }},
-      {"QLinearSub", [](float x, float y) { return x - y; }},
-      {"QLinearMul", [](float x, float y) { return x * y; }},
-      {"QLinearDiv", [](float x, float y) { return x / y; }},
-  };
   const shapes all[] = {
       {{3, 5, 7}, {3, 5, 7}, {3, 5, 7}},     // the same
       {{3, 5, 7}, {7}, {3, 5, 7}},           // the last dimension
@@ -114,6 +130,26 @@ TEST_CASE("quantized arithmetic: every way of broadcasting gives the bits of the
       INFO(detent::detail::message(graph::shown(s.a), " ", graph::shown(s.b)));
       check<std::uint8_t>(op, f, s, random);
       check<std::int8_t>(op, f, s, random);
+    }
+  }
+}
+
+TEST_CASE("quantized arithmetic: operands whose channels are stored last") {
+  random_source random(52);
+  INFO("seed ", random.seed());
+  const shape image = {2, 6, 5, 4};
+  const shape others[] = {{2, 6, 5, 4}, {1, 6, 5, 4}, {2, 6, 1, 4}, {1, 6, 5, 1},
+                          {2, 6, 1, 1}, {1, 1, 5, 1}, {6, 1, 1},    {6, 5, 4},
+                          {1, 5, 4},    {5, 4},       {4},          {}};
+  for (const auto& [op, f] : functions) {
+    for (const shape& other : others) {
+      INFO(detent::detail::message(graph::shown(other)));
+      check<std::uint8_t>(op, f, {image, other, image}, random, {0});
+      check<std::int8_t>(op, f, {other, image, image}, random, {1});
+      if (other.size() == 4) {
+        check<std::uint8_t>(op, f, {image, other, image}, random, {0, 1});
+        check<std::int8_t>(op, f, {image, other, image}, random, {1});
+      }
     }
   }
 }
