@@ -36,7 +36,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TARGETS = ["numerics_tests", "graph_tests", "configuration_tests", "c_api_test", "c_api_convolution_test", "c_api_elements_test", "c_api_products_test", "calibrate_mpi",
-           "detent_cli"]
+           "detent_cli", "detent_onnxruntime", "example_onnxruntime_run", "concurrent_runs", "example_09_observer_plugin", "example_train_digits"]
 PLAIN = {"numerics", "graph"}     # labels of tests that need no Python packages
 PYTHON = {"interop", "cli"}       # and of those that do
 MEMORY = 12 << 30                 # bytes of address space of a test: some mutants ask for far more
