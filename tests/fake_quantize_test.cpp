@@ -631,6 +631,30 @@ TEST_CASE("backward of views: more channels and elements than are taken together
   }
 }
 
+TEST_CASE("backward of views: term i of a channel goes to lane i % 8, whatever its pieces are") {
+  // Two channels of three pieces of nine elements. All are above the grid, so that the derivative
+  // for the scale is 7. Terms 9 and 17 are in one lane, where they cancel; in lanes of their own,
+  // each would swallow the small terms there.
+  const std::vector<float> x(54, 1e6F);
+  std::vector<float> grad_y(54, 0.0F);
+  const auto term = [&](std::size_t channel, std::size_t i) -> float& {
+    return grad_y[(i / 9 * 2 + channel) * 9 + i % 9];
+  };
+  term(0, 9) = 0x1p60F;
+  term(0, 17) = -0x1p60F;
+  term(0, 0) = 1.0F;
+  term(0, 26) = 2.0F;
+  term(1, 3) = 1.0F;
+  const channel_quant_params channels{1, {1.0F, 2.0F}, {0, 0}};
+  std::vector<float> grad_x(54);
+  std::vector<float> scales(2);
+  std::vector<float> zero_points(2);
+  fake_quantize_backward(tensor_view<const float>(x.data(), {3, 2, 9}),
+                         tensor_view<const float>(grad_y.data(), {3, 2, 9}), channels, {-8, 7},
+                         tensor_view<float>(grad_x.data(), {3, 2, 9}), scales, zero_points);
+  CHECK(scales == std::vector<float>{21.0F, 7.0F});
+}
+
 TEST_CASE("backward without elements: the sums are 0") {
   const channel_quant_params p{1, {1.0F, 2.0F}, {0, 0}};
   std::vector<float> scales(2, 42.0F);
