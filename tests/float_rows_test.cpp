@@ -114,7 +114,7 @@ TEST_CASE("sums and means of rows side by side have the same bits on all targets
     }
     const double divisor = static_cast<double>(random.size(1, 9));
     std::vector<float> means(x.size());
-    defined::mean_of_rows(pointers, divisor, means);
+    defined::mean_of_rows<float>(pointers, divisor, means);
     std::vector<double> sums(x.size(), 0x1p30);
     defined::add_row(x, sums.data());
     const std::vector<float> table = random.reals(7 * x.size(), -9.0F, 9.0F);
@@ -149,7 +149,7 @@ TEST_CASE("sums and means of rows side by side have the same bits on all targets
   const std::vector<float> b = {2.0F, 3e38F};
   const std::vector<const float*> rows = {a.data(), b.data()};
   std::vector<float> y(2);
-  defined::mean_of_rows(rows, 2.0, y);
+  defined::mean_of_rows<float>(rows, 2.0, y);
   CHECK(y == std::vector<float>{1.5F, 3e38F});  // the sum does not overflow
   const std::vector<float> table = {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F};
   const std::vector<std::size_t> indices = {2, 0};

@@ -585,6 +585,26 @@ TEST_CASE("ppq: two phases in order") {
               [&] { static_cast<void>(elsewhere.range()); });
 }
 
+TEST_CASE("ppq: a second phase that is too long for a float, after one of equal values") {
+  // PyTorch takes the range of the second phase's values then.
+  const std::vector<float> wide = {-3e38F, 3e38F};
+  ppq::mse_observer observer({.scheme = asymmetric_u8});
+  observer.observe(std::vector<float>{2.0F, 2.0F});
+  observer.begin_phase(1);
+  const ppq::mse_observer before = observer;
+  check_error(error_kind::invalid_argument, {"ppq::mse_observer", "too long for a float"},
+              [&] { observer.observe(wide); });
+  CHECK((observer == before));  // a batch that is refused was not seen
+  observer.observe(std::vector<float>{2.0F, 2.0F});
+  CHECK(observer.finalize(asymmetric_u8).scale > 0.0F);
+  // Magnitudes are never too long.
+  ppq::mse_observer symmetric;
+  symmetric.observe(std::vector<float>{0.0F});
+  symmetric.begin_phase(1);
+  symmetric.observe(wide);
+  CHECK(symmetric.finalize(full_s8).scale > 0.0F);
+}
+
 TEST_CASE("ppq: options") {
   const auto invalid = error_kind::invalid_argument;
   check_error(error_kind::unsupported, {"ppq::kl_observer", "asymmetric"},

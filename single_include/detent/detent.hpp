@@ -35575,8 +35575,8 @@ DETENT_NAMESPACE_END
 
 // ---- detent/solvers/assignment_steps.hpp ----
 // What the steps of values, from one level of a grid to the next, add to the two sums of
-// assignment_search.hpp: a step of a value x from level k - 1 to level k adds |x| to b and 2k - 1 to
-// c. plain_steps are for values that count once, weighted_steps for others.
+// assignment_search.hpp: a step of a value x from level k - 1 to level k adds |x| to b and 2k - 1
+// to c. plain_steps are for values that count once, weighted_steps for others.
 #ifndef DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
 #define DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
 
@@ -41539,12 +41539,20 @@ namespace detail::pytorch {
   return values;
 }
 
+/// Throws invalid_argument if last - first overflows a float.
+inline void require_length(float first, float last, const char* where) {
+  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
+          " .. ", last, " is too long for a float");
+}
+
 /// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; values
 /// outside are left out. If first == last, the range of the values is used instead, widened by 1 on
 /// either side if it is empty as well. Values so large that adding 1 changes nothing count in the
-/// last bin.
+/// last bin. Throws invalid_argument, before anything is counted, if the length of the range
+/// overflows a float.
 template <class Count>
-void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
+void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts,
+                   const char* where) {
   if (first == last && !x.empty()) {
     first = *std::min_element(x.begin(), x.end());
     last = *std::max_element(x.begin(), x.end());
@@ -41553,6 +41561,7 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
       last += 1.0F;
     }
   }
+  require_length(first, last, where);
   const auto bins = static_cast<float>(counts.size());
   const float length = last - first;
   for (const float value : x) {
@@ -41562,12 +41571,6 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
     const float position = length > 0.0F ? (value - first) / length * bins : bins;
     counts[std::min(static_cast<std::size_t>(position), counts.size() - 1)] += Count{1};
   }
-}
-
-/// Throws invalid_argument if last - first overflows a float.
-inline void require_length(float first, float last, const char* where) {
-  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
-          " .. ", last, " is too long for a float");
 }
 
 }  // namespace detail::pytorch
@@ -41598,20 +41601,15 @@ class two_phase_histogram {
     }
   }
 
+  /// Throws invalid_argument if all values of the first phase were the same and the length of the
+  /// range of a batch of the second overflows a float; then the batch was not seen.
   void observe(std::span<const float> x, const char* where) {
-    const detent::min_max_observer batch = observe_batch(seen_[phase_], x, where);
-    if (phase_ == 0 || !batch.is_finite()) {
-      return;
+    detent::min_max_observer seen = seen_[phase_];
+    const detent::min_max_observer batch = observe_batch(seen, x, where);
+    if (phase_ == 1 && batch.is_finite()) {
+      count(x, where);
     }
-    if (!symmetric_) {
-      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
-                                            counts_);
-      return;
-    }
-    std::vector<float> magnitudes(x.size());
-    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
-    const double last = rounded_product(width(), static_cast<double>(bins_));
-    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+    seen_[phase_] = seen;  // a batch that is refused was not seen
   }
 
   /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
@@ -41678,6 +41676,20 @@ class two_phase_histogram {
   friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
 
  private:
+  /// Adds the counts of a batch.
+  void count(std::span<const float> x, const char* where) {
+    if (!symmetric_) {
+      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
+                                            counts_, where);
+      return;
+    }
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const double last = rounded_product(width(), static_cast<double>(bins_));
+    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_,
+                                          where);
+  }
+
   bool symmetric_;
   std::size_t bins_;
   std::size_t phase_ = 0;
@@ -42019,7 +42031,9 @@ class mse_observer {
   /// 0 has seen nothing, a NaN, an infinity, or a range whose length overflows a float.
   void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
-  /// makes range() throw. Throws invalid_argument for null data.
+  /// makes range() throw. Throws invalid_argument for null data; and, where the first phase of an
+  /// asymmetric scheme saw one value only, if the length of the range of a batch of the second
+  /// overflows a float. Then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
   /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
   /// phases differ, or if second phases follow different ranges.
@@ -42500,9 +42514,8 @@ class histogram_observer {
     }
     const value_range added = batch.range();
     const value_range now = with(added);
-    detail::pytorch::require_length(now.lower, now.upper, where);
     std::vector<float> counts(options_.bins);
-    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
+    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts, where);
     add(std::move(counts), now);
     seen_ = seen;  // a batch that is refused was not seen
   }
@@ -42634,7 +42647,7 @@ class histogram_observer {
     std::vector<float> counts(options_.bins);
     if (old.lower == old.upper) {
       detail::pytorch::add_histogram<float>(std::span<const float>(&old.lower, 1), now.lower,
-                                            now.upper, counts);
+                                            now.upper, counts, where);
       const auto total = static_cast<float>(sum(counts_));
       std::transform(counts.begin(), counts.end(), counts.begin(),
                      [total](float one) { return one * total; });

@@ -93,6 +93,9 @@ const states& states_of(const std::string& method) {
   }
   graph::static_quantization_options o{.method = method};
   o.bias.kind = graph::bias_correction::fast;
+  // Bias correction runs layers on inputs of the shapes that states hold.
+  o.executor.max_tensor_bytes = std::size_t{1} << 22U;
+  o.executor.max_multiply_adds = std::uint64_t{1} << 22U;
   return all.emplace(method, states(o)).first->second;
 }
 

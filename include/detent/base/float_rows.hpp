@@ -105,15 +105,15 @@ inline void add_row(std::span<const float> x, double* sums) noexcept {
 }
 
 /// y[i] = (rows[0][i] + rows[1][i] + ...) / divisor in double, added one after the other, and
-/// rounded to float. y overlaps no row.
-inline void mean_of_rows(std::span<const float* const> rows, double divisor,
-                         std::span<float> y) noexcept {
+/// rounded to T. y overlaps no row.
+template <class T>
+void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> y) noexcept {
   for (std::size_t i = 0; i < y.size(); ++i) {
     double sum = 0.0;
-    for (const float* row : rows) {
+    for (const T* row : rows) {
       sum += static_cast<double>(row[i]);
     }
-    y[i] = static_cast<float>(sum / divisor);
+    y[i] = static_cast<T>(sum / divisor);
   }
 }
 

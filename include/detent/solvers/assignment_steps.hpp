@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the steps of values, from one level of a grid to the next, add to the two sums of
-// assignment_search.hpp: a step of a value x from level k - 1 to level k adds |x| to b and 2k - 1 to
-// c. plain_steps are for values that count once, weighted_steps for others.
+// assignment_search.hpp: a step of a value x from level k - 1 to level k adds |x| to b and 2k - 1
+// to c. plain_steps are for values that count once, weighted_steps for others.
 #ifndef DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
 #define DETENT_SOLVERS_ASSIGNMENT_STEPS_HPP
 

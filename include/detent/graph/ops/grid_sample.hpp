@@ -21,7 +21,7 @@
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
-#include <detent/graph/ops/resize.hpp>
+#include <detent/graph/ops/resize_weights.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::ops {

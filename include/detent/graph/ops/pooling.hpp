@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/base/float_rows.hpp>
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -346,13 +347,7 @@ void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> o
     detent::detail::active<kernels::float_row_kernels>().mean_of_rows(
         rows.data(), rows.size(), divisor, out.size(), out.data());
   } else {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      double sum = 0.0;
-      for (const T* row : rows) {
-        sum += static_cast<double>(row[i]);
-      }
-      out[i] = static_cast<T>(sum / divisor);
-    }
+    detent::detail::mean_of_rows(rows, divisor, out);
   }
 }
 

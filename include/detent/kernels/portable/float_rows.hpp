@@ -28,7 +28,7 @@ DETENT_DECL void add_row(const float* x, std::size_t n, double* sums) noexcept {
 }
 DETENT_DECL void mean_of_rows(const float* const* rows, std::size_t count, double divisor,
                               std::size_t n, float* y) noexcept {
-  detail::mean_of_rows({rows, count}, divisor, {y, n});
+  detail::mean_of_rows<float>({rows, count}, divisor, {y, n});
 }
 DETENT_DECL void blend_rows(const float* x, const std::size_t* indices, const float* weights,
                             std::size_t count, std::size_t n, float* y) noexcept {

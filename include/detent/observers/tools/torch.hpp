@@ -195,9 +195,8 @@ class histogram_observer {
     }
     const value_range added = batch.range();
     const value_range now = with(added);
-    detail::pytorch::require_length(now.lower, now.upper, where);
     std::vector<float> counts(options_.bins);
-    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts);
+    detail::pytorch::add_histogram<float>(x, now.lower, now.upper, counts, where);
     add(std::move(counts), now);
     seen_ = seen;  // a batch that is refused was not seen
   }
@@ -329,7 +328,7 @@ class histogram_observer {
     std::vector<float> counts(options_.bins);
     if (old.lower == old.upper) {
       detail::pytorch::add_histogram<float>(std::span<const float>(&old.lower, 1), now.lower,
-                                            now.upper, counts);
+                                            now.upper, counts, where);
       const auto total = static_cast<float>(sum(counts_));
       std::transform(counts.begin(), counts.end(), counts.begin(),
                      [total](float one) { return one * total; });

@@ -72,12 +72,20 @@ namespace detail::pytorch {
   return values;
 }
 
+/// Throws invalid_argument if last - first overflows a float.
+inline void require_length(float first, float last, const char* where) {
+  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
+          " .. ", last, " is too long for a float");
+}
+
 /// torch.histc: adds the number of values in each of `counts.size()` bins on first .. last; values
 /// outside are left out. If first == last, the range of the values is used instead, widened by 1 on
 /// either side if it is empty as well. Values so large that adding 1 changes nothing count in the
-/// last bin.
+/// last bin. Throws invalid_argument, before anything is counted, if the length of the range
+/// overflows a float.
 template <class Count>
-void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts) {
+void add_histogram(std::span<const float> x, float first, float last, std::span<Count> counts,
+                   const char* where) {
   if (first == last && !x.empty()) {
     first = *std::min_element(x.begin(), x.end());
     last = *std::max_element(x.begin(), x.end());
@@ -86,6 +94,7 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
       last += 1.0F;
     }
   }
+  require_length(first, last, where);
   const auto bins = static_cast<float>(counts.size());
   const float length = last - first;
   for (const float value : x) {
@@ -95,12 +104,6 @@ void add_histogram(std::span<const float> x, float first, float last, std::span<
     const float position = length > 0.0F ? (value - first) / length * bins : bins;
     counts[std::min(static_cast<std::size_t>(position), counts.size() - 1)] += Count{1};
   }
-}
-
-/// Throws invalid_argument if last - first overflows a float.
-inline void require_length(float first, float last, const char* where) {
-  require(std::isfinite(last - first), error_kind::invalid_argument, where, ": the range ", first,
-          " .. ", last, " is too long for a float");
 }
 
 }  // namespace detail::pytorch

@@ -77,7 +77,9 @@ class mse_observer {
   /// 0 has seen nothing, a NaN, an infinity, or a range whose length overflows a float.
   void begin_phase(std::size_t phase) { histogram_.begin_phase(phase, where); }
   /// Observes one batch in the current phase; an empty one changes nothing, a NaN or an infinity
-  /// makes range() throw. Throws invalid_argument for null data.
+  /// makes range() throw. Throws invalid_argument for null data; and, where the first phase of an
+  /// asymmetric scheme saw one value only, if the length of the range of a batch of the second
+  /// overflows a float. Then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
   /// Adds what `other` has seen in the current phase. Throws invalid_argument if the options or the
   /// phases differ, or if second phases follow different ranges.

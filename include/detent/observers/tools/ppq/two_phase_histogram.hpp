@@ -43,20 +43,15 @@ class two_phase_histogram {
     }
   }
 
+  /// Throws invalid_argument if all values of the first phase were the same and the length of the
+  /// range of a batch of the second overflows a float; then the batch was not seen.
   void observe(std::span<const float> x, const char* where) {
-    const detent::min_max_observer batch = observe_batch(seen_[phase_], x, where);
-    if (phase_ == 0 || !batch.is_finite()) {
-      return;
+    detent::min_max_observer seen = seen_[phase_];
+    const detent::min_max_observer batch = observe_batch(seen, x, where);
+    if (phase_ == 1 && batch.is_finite()) {
+      count(x, where);
     }
-    if (!symmetric_) {
-      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
-                                            counts_);
-      return;
-    }
-    std::vector<float> magnitudes(x.size());
-    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
-    const double last = rounded_product(width(), static_cast<double>(bins_));
-    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_);
+    seen_[phase_] = seen;  // a batch that is refused was not seen
   }
 
   /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
@@ -123,6 +118,20 @@ class two_phase_histogram {
   friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
 
  private:
+  /// Adds the counts of a batch.
+  void count(std::span<const float> x, const char* where) {
+    if (!symmetric_) {
+      pytorch::add_histogram<std::uint64_t>(x, first(), static_cast<float>(seen_[0].range().upper),
+                                            counts_, where);
+      return;
+    }
+    std::vector<float> magnitudes(x.size());
+    std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
+    const double last = rounded_product(width(), static_cast<double>(bins_));
+    pytorch::add_histogram<std::uint64_t>(magnitudes, 0.0F, static_cast<float>(last), counts_,
+                                          where);
+  }
+
   bool symmetric_;
   std::size_t bins_;
   std::size_t phase_ = 0;
