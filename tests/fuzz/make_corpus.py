@@ -100,10 +100,46 @@ def made_models():
         [h.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]), h.make_node("MatMulInteger", ["q", "w2", "qz"], ["p"]),
          h.make_node("Cast", ["p"], ["f"], to=T.FLOAT), h.make_node("Mul", ["f", "qs"], ["y"])],
         [value("x", [2, 8])], [value("y", None)], [constant("w2", r.integers(-127, 127, (8, 4)).astype(np.int8))])
+    yield "qdq_products", model(
+        [h.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]), h.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+         h.make_node("DequantizeLinear", ["w2", "ws", "wz"], ["wd"], axis=1), h.make_node("MatMul", ["xd", "wd"], ["m"]),
+         h.make_node("Add", ["m", "row"], ["a"]), h.make_node("Clip", ["a", "low", "high"], ["r"]),
+         h.make_node("QuantizeLinear", ["r", "s", "z"], ["rq"]), h.make_node("DequantizeLinear", ["rq", "s", "z"], ["rd"]),
+         h.make_node("Flatten", ["rd"], ["f"], axis=2), h.make_node("DequantizeLinear", ["bias", "bs"], ["bd"], axis=0),
+         h.make_node("DequantizeLinear", ["w3", "ws", "wz"], ["w3d"], axis=1), h.make_node("Gemm", ["f", "w3d", "bd"], ["g"]),
+         h.make_node("QuantizeLinear", ["g", "s", "z"], ["y"])],
+        [value("x", [2, 3, 5])], [value("y", None, T.UINT8)],
+        [quantized[0], quantized[1], quantized[2], quantized[3], quantized[5], constant("row", real(4)), constant("low", np.float32(-1)),
+         constant("high", np.float32(6)), constant("bs", real(4) ** 2 + np.float32(0.1)),
+         constant("w2", r.integers(-127, 127, (5, 4)).astype(np.int8)), constant("w3", r.integers(-127, 127, (4, 4)).astype(np.int8))])
+    yield "channels", model(
+        [h.make_node("Conv", ["x", "w", "b"], ["c"]), h.make_node("PRelu", ["c", "slope"], ["p"]),
+         h.make_node("Mul", ["p", "factor"], ["m"]), h.make_node("Conv", ["m", "d"], ["e"]),
+         h.make_node("Reshape", ["e", "dims"], ["f"]), h.make_node("Gemm", ["f", "k", "one"], ["g"]),
+         h.make_node("Relu", ["g"], ["r"]), h.make_node("Gemm", ["r", "l"], ["y"])],
+        [value("x", [1, 3, 4, 4])], [value("y", None)],
+        [constant("w", 5 * real(8, 3, 1, 1)), constant("b", real(8)), constant("slope", real(8, 1, 1)), constant("factor", real(1, 8, 1, 1)),
+         constant("d", 5 * real(2, 8, 1, 1)), constant("dims", np.array([1, -1])), constant("k", real(32, 1)),
+         constant("one", np.float32(0.5)), constant("l", real(1, 4))])
+    yield "gated", model(
+        [h.make_node("MatMul", ["x", "a"], ["p"]), h.make_node("MatMul", ["x", "b"], ["q"]), h.make_node("Sigmoid", ["q"], ["s"]),
+         h.make_node("Mul", ["p", "s"], ["m"]), h.make_node("MatMul", ["m", "c"], ["n"]), h.make_node("Add", ["n", "row"], ["o"]),
+         h.make_node("ReduceMean", ["o"], ["t"], axes=[1], keepdims=0), h.make_node("MatMul", ["t", "d"], ["y"])],
+        [value("x", [1, 3, 8])], [value("y", None)],
+        [constant("a", real(8, 8)), constant("b", real(8, 8)), constant("c", real(8, 8)), constant("row", real(8)), constant("d", real(8, 8))])
     yield "nbits", model(
         [h.make_node("MatMulNBits", ["x", "b", "sc"], ["y"], domain="com.microsoft", K=32, N=3, bits=4, block_size=16)],
         [value("x", [2, 32])], [value("y", None)],
         [constant("b", r.integers(0, 255, (3, 2, 8)).astype(np.uint8)), constant("sc", real(6))], domains=["com.microsoft"])
+
+
+def open_models():
+    """The models that are made here with an open dimension in each input: what does not fit is found only when they run."""
+    for name, m in made_models():
+        for v in m.graph.input:
+            if v.type.tensor_type.shape.dim:
+                v.type.tensor_type.shape.dim[0].dim_param = "N"
+        yield name + "_open", m
 
 
 def node_test_models():
@@ -127,7 +163,7 @@ def main():
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for models in (made_models(), node_test_models()):
+    for models in (made_models(), open_models(), node_test_models()):
         for name, m in models:
             data = m.SerializeToString()
             if len(data) <= LARGEST:

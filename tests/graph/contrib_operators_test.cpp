@@ -549,6 +549,16 @@ TEST_CASE_TEMPLATE("MatMulIntegerToFloat: exact sums, scales and bias", A, std::
   });
 }
 
+TEST_CASE("MatMulIntegerToFloat: one column without a bias") {
+  // 2 * 3 + 4 * 5 = 26 and 1 * 3 + 0 * 5 = 3, times 0.5 * 0.25.
+  const tensor y = run("MatMulIntegerToFloat",
+                       {test::make_tensor<std::uint8_t>(element_type::u8, {2, 2}, {2, 4, 1, 0}),
+                        test::make_tensor<std::int8_t>(element_type::s8, {2, 1}, {3, 5}),
+                        floats({}, {0.5F}), floats({}, {0.25F})},
+                       true);
+  CHECK(test::values_of<float>(y) == std::vector<float>{3.25F, 0.375F});
+}
+
 TEST_CASE("MatMulIntegerToFloat: one scale for A") {
   test::random_source r(69);
   check_graph_error(error_kind::unsupported, {"MatMulIntegerToFloat", "input 2 has 3 scales"}, [&] {

@@ -29,6 +29,7 @@
 #include <detent/graph/run/executor.hpp>
 
 #include "calibration_samples.hpp"
+#include "check_graph_error.hpp"
 #include "compare.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
@@ -547,6 +548,44 @@ TEST_CASE("fake-quantized network: normalizations take the statistics of the bat
   const auto gamma = values_of<float>(t.network().initializers.at("gamma1_trained"));
   static_cast<void>(t.step(of));
   CHECK(values_of<float>(t.network().initializers.at("gamma1_trained")) != gamma);
+}
+
+TEST_CASE("operators of training refuse attributes that no tool writes, and biases have codes") {
+  CHECK(graph::bias_code(0.0F, 0.0F, 1.0F) == 0);
+  CHECK(graph::bias_code(std::numeric_limits<float>::quiet_NaN(), 1.0F, 1.0F) == 0);
+  CHECK(graph::bias_code(1.0F, 0.0F, 1.0F) == 2147483647);
+  for (const std::int64_t ones : {std::int64_t{-1}, std::int64_t{64}}) {
+    model_builder b;
+    for (const char* name : {"w", "scale", "shift", "mean", "variance"}) {
+      b.constant(name, floats({3}, {1, 2, 3}));
+    }
+    graph::node n = graph::make_fold_normalization({"w", "scale", "shift", "mean", "variance"},
+                                                   {"y", "b", "f"}, 0, 0, 0.05F);
+    n.attributes["ones"] = number(ones);
+    b.get().nodes.push_back(std::move(n));
+    b.get().opsets["detent"] = 1;
+    b.output("y");
+    test::check_graph_error(detent::error_kind::bad_file, {"FoldNormalization", "ones"}, [&] {
+      graph::gradient_graph g(b.get());
+      g.forward({});
+    });
+  }
+  for (const auto& [qmin, qmax] :
+       {std::pair(5, 4), std::pair(-129, 127), std::pair(0, 256), std::pair(-1, 128)}) {
+    model_builder b;
+    b.constant("offset", floats({}, {1}));
+    b.constant("scale", floats({}, {1}));
+    graph::node n = graph::make_offset_zero_point("offset", "scale", "z", "typed", {0, 255});
+    n.attributes["qmin"] = number(qmin);
+    n.attributes["qmax"] = number(qmax);
+    b.get().nodes.push_back(std::move(n));
+    b.get().opsets["detent"] = 1;
+    b.output("z", element_type::s32);
+    test::check_graph_error(detent::error_kind::bad_file, {"OffsetZeroPoint", "grid"}, [&] {
+      graph::gradient_graph g(b.get());
+      g.forward({});
+    });
+  }
 }
 
 TEST_CASE("fake-quantized network: the gradient of a folded normalization") {

@@ -403,6 +403,14 @@ TEST_CASE("gradients: convolutions of any window") {
        {{"group", number(3)}, {"dilations", list({2, 3})}, {"pads", list({2, 3, 2, 3})}}},
       {{1, 2, 4, 4}, {5, 2, 1, 1}, {{"strides", list({2, 2})}}},
       {{2, 3, 9}, {4, 3, 3}, {{"strides", list({2})}, {"pads", list({1, 1})}}},
+      // More padding than a layout with a place for each element of it could have.
+      {{1, 1, 1, 1, 1},
+       {1, 1, 1, 1, 1},
+       {{"pads", list(std::vector<std::int64_t>(6, 1 << 21))},
+        {"strides", list(std::vector<std::int64_t>(3, 1 << 21))}}},
+      {{2, 3, 4},
+       {3, 1, 1},
+       {{"group", number(3)}, {"pads", list({70000, 70000})}, {"strides", list({70000})}}},
   };
   for (const geometry& g : cases) {
     for (const bool bias : {false, true}) {

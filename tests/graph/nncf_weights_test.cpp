@@ -894,7 +894,7 @@ TEST_CASE("awq: scales of inputs beside the formulas") {
       for (std::size_t k = 0; k < inputs; ++k) {
         samples.back()[k] *= sizes[k];
       }
-      all.add(floats({1, static_cast<std::int64_t>(inputs)}, samples.back()));
+      all.add("x", floats({1, static_cast<std::int64_t>(inputs)}, samples.back()));
     }
     nncf::awq_params params;
     params.percent_to_apply = r.chance(50) ? 0.002 : 0.1;

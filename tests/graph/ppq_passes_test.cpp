@@ -22,6 +22,7 @@
 #include <detent/graph/ppq/bias_correction.hpp>
 #include <detent/graph/ppq/dispatcher.hpp>
 #include <detent/graph/ppq/equalization.hpp>
+#include <detent/graph/ppq/error_report.hpp>
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/quantizing_passes.hpp>
 #include <detent/graph/ppq/splitting.hpp>
@@ -757,6 +758,46 @@ TEST_CASE("ppq passes: bias correction of images, in blocks, and of layers witho
   }
   CHECK(names.size() == kept);
   CHECK(kept > 0);
+}
+
+TEST_CASE("ppq passes: bias correction of a layer that gets no rows leaves it alone") {
+  test::random_source r(63);
+  model_builder b;
+  b.input("x", {2, 4});
+  b.output(b.add("Gemm", {"x", b.constant("w1", random_floats(r, {4, 4}, -1.0F, 1.0F)),
+                          b.constant("b1", random_floats(r, {4}, -1.0F, 1.0F))}));
+  const std::string none = b.add("Slice", {"x", b.constant("from", {0}), b.constant("to", {0})});
+  b.output(b.add("Gemm", {none, b.constant("w2", random_floats(r, {4, 5}, -1.0F, 1.0F)),
+                          b.constant("b2", random_floats(r, {5}, -1.0F, 1.0F))}));
+  quantized_graph g = ppq::make_quantized_graph(b.get(), four_bit_platform());
+  for (std::size_t i = 0; i < g.configs.size(); ++i) {
+    g.configs.transition(static_cast<ppq::config_id>(i), ppq::quantization_state::fp32);
+  }
+  ppq::pass_context c{samples_source(samples_of_x(r, {2, 4}, 8)), {}};
+  static_cast<void>(ppq::bias_correction_pass{}.run(g, c));
+  const graph::node& last = g.network.nodes.back();
+  CHECK(values_of<float>(g.network.initializers.at(last.inputs[2])) ==
+        values_of<float>(b.get().initializers.at("b2")));
+}
+
+TEST_CASE("ppq: the table of errors with numbers that are none") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& errors :
+       {std::vector<double>{0.5, nan, infinity}, std::vector<double>{nan}, std::vector<double>{1.0},
+        std::vector<double>{-infinity, 0.0}, std::vector<double>{infinity, 2.0}}) {
+    std::vector<ppq::operator_error> all;
+    for (const double e : errors) {
+      all.push_back({"layer", "y", e});
+    }
+    for (const auto method : {ppq::error_method::snr, ppq::error_method::cosine}) {
+      const std::string text = ppq::detail::error_table("title", method, all);
+      CHECK(std::count(text.begin(), text.end(), '\n') ==
+            static_cast<std::ptrdiff_t>(all.size()) + 1);
+      CHECK(std::count(text.begin(), text.end(), '#') <=
+            20 * static_cast<std::ptrdiff_t>(all.size()));
+    }
+  }
 }
 
 TEST_CASE("ppq passes: bias correction that makes a block worse is taken back") {

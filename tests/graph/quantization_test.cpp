@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -280,6 +281,152 @@ TEST_CASE("lower: Gemm and MatMul") {
   CHECK(lowered(b.get()) == "QuantizeLinear QuantizeLinear QLinearMatMul");
   CHECK(distance(b.get(), {{"x", random_floats(r, {2, 3, 5}, -7.0F, 7.0F)},
                            {"y", random_floats(r, {2, 5, 4}, -1.0F, 9.0F)}}) <= 1.0);
+}
+
+TEST_CASE("lower: a row that is added behind a MatMul is its bias") {
+  test::random_source r(21);
+  INFO("seed ", r.seed());
+  enum class kind { real, integer, other_scale };
+  for (const weights& w : all_weights) {
+    for (const shape& row : {shape{7}, shape{1, 7}, shape{1, 1, 7}}) {
+      for (const kind of : {kind::real, kind::integer, kind::other_scale}) {
+        const bool quantized = r.chance(70);
+        const bool clamped = r.chance(50);
+        const bool first = r.chance(50);
+        INFO(row.size(), " axes, kind ", static_cast<int>(of), quantized ? "" : ", to float",
+             clamped ? ", Relu" : "", first ? ", row first" : "", ", w ", graph::name(w.type),
+             w.per_channel ? " per channel" : "", w.zero_points ? " with zero points" : "");
+        model_builder b;
+        const shape in{2, 3, 9};
+        b.input("x", in);
+        const std::string x = b.pair("x", 0.05F, 113);
+        const std::string product = b.add("MatMul", {x, add_weights(b, r, "w", {9, 7}, 1, w)});
+        std::string bias;
+        if (of == kind::real) {
+          bias = b.constant("b", random_floats(r, row, -2.0F, 2.0F));
+        } else {
+          std::vector<float> scales = values_of<float>(b.get().initializers.at("w_scale"));
+          for (float& s : scales) {
+            s *= of == kind::integer ? 0.05F : 0.125F;
+          }
+          const shape params = w.per_channel ? shape{7} : shape{};
+          std::vector<std::int32_t> values(7);
+          for (std::int32_t& v : values) {
+            v = r.integer(-900, 900);
+          }
+          bias = b.dequantize_constant(
+              "b", test::make_tensor<std::int32_t>(element_type::s32, row, values),
+              floats(params, scales),
+              test::make_tensor<std::int32_t>(element_type::s32, params,
+                                              std::vector<std::int32_t>(scales.size(), 0)),
+              static_cast<std::int64_t>(row.size()) - 1);
+        }
+        std::string y = first ? b.add("Add", {bias, product}) : b.add("Add", {product, bias});
+        y = clamped ? b.add("Relu", {y}) : y;
+        if (quantized) {
+          b.output(b.quantize(y, 0.07F, 90), element_type::u8);
+        } else {
+          b.output(y);
+        }
+        CHECK(lowered(b.get()) == "QuantizeLinear detent.QLinearGemm");
+        CHECK(distance(b.get(), {{"x", random_floats(r, in, -7.0F, 7.0F)}}, 0.07) <=
+              (quantized ? 1.0 : 0.05));
+      }
+    }
+  }
+}
+
+TEST_CASE("lower: what is added behind a MatMul and is not its bias stays an Add") {
+  test::random_source r(22);
+  INFO("seed ", r.seed());
+  struct addend {
+    const char* what;
+    shape dims;
+    float largest;
+  };
+  for (const addend& a :
+       {addend{"a column", {3, 1}, 1.0F}, addend{"a matrix", {3, 7}, 1.0F},
+        addend{"one row for each image", {2, 1, 7}, 1.0F}, addend{"a number", {}, 1.0F},
+        addend{"a row with one more axis", {1, 1, 1, 7}, 1.0F},
+        addend{"more than 32 bits hold", {7}, 1e30F}}) {
+    INFO(a.what);
+    model_builder b;
+    b.input("x", {2, 3, 9});
+    const std::string product = b.add(
+        "MatMul", {b.pair("x", 0.05F, 113), add_weights(b, r, "w", {9, 7}, 1, all_weights[0])});
+    b.output(
+        b.add("Add", {product, b.constant("b", random_floats(r, a.dims, -a.largest, a.largest))}));
+    CHECK(lowered(b.get()) == "QuantizeLinear detent.QLinearGemm Add");
+    CHECK(distance(b.get(), {{"x", random_floats(r, {2, 3, 9}, -7.0F, 7.0F)}},
+                   static_cast<double>(0.07F * a.largest)) <= 0.01);
+  }
+  for (const bool is_output : {true, false}) {
+    INFO("the product goes elsewhere, too", is_output ? ": out of the graph" : "");
+    model_builder b;
+    b.input("x", {2, 3, 9});
+    const std::string product = b.add(
+        "MatMul", {b.pair("x", 0.05F, 113), add_weights(b, r, "w", {9, 7}, 1, all_weights[0])});
+    const std::string sum =
+        b.add("Add", {product, b.constant("b", random_floats(r, {7}, -1.0F, 1.0F))});
+    b.output(is_output ? product : b.add("Sub", {sum, product}));
+    if (is_output) {
+      b.output(sum);
+    }
+    const std::string all = lowered(b.get());
+    CHECK(all.find("detent.QLinearGemm Add") != std::string::npos);
+    CHECK(distance(b.get(), {{"x", random_floats(r, {2, 3, 9}, -7.0F, 7.0F)}}, 0.07) <= 0.01);
+  }
+}
+
+TEST_CASE("lower: parameters that do not fit stay where they are, to be refused at run time") {
+  // An open dimension, so that nothing is refused when shapes are inferred.
+  struct wrong {
+    const char* what;
+    std::int64_t weight_scales, weight_zeros, bias_scales, input_zeros;
+  };
+  for (const bool gemm : {true, false}) {
+    for (const wrong& n :
+         {wrong{"scales of the weights", 2, 2, 5, 1},
+          wrong{"zero points of the weights", 5, 0, 5, 1}, wrong{"scales of the bias", 5, 5, 3, 1},
+          wrong{"no scale of the bias", 5, 5, 0, 1},
+          wrong{"no zero point of the input", 5, 5, 5, 0}}) {
+      INFO((gemm ? "Gemm: " : "Conv: "), n.what);
+      model_builder b;
+      b.input("x", gemm ? shape{-1, 4} : shape{-1, 4, 3, 3});
+      const auto ones = [](std::int64_t count) {
+        return floats({count}, std::vector<float>(static_cast<std::size_t>(count), 0.05F));
+      };
+      const auto zeros = [](element_type type, shape dims) {
+        tensor t = tensor::allocate(type, std::move(dims));
+        std::fill(t.mutable_raw(), t.mutable_raw() + t.bytes(), std::byte{0});
+        return t;
+      };
+      const std::string scale = b.scalar("x_scale", 0.05F);
+      const std::string zero =
+          b.constant("x_zero", zeros(element_type::u8, n.input_zeros == 1 ? shape{} : shape{0}));
+      const std::string q = b.add("QuantizeLinear", {"x", scale, zero});
+      const std::string x = b.add("DequantizeLinear", {q, scale, zero});
+      const std::string w = b.dequantize_constant(
+          "w", zeros(element_type::s8, gemm ? shape{4, 5} : shape{5, 4, 1, 1}),
+          ones(n.weight_scales), zeros(element_type::s8, {n.weight_zeros}), gemm ? 1 : 0);
+      const std::string bias =
+          b.dequantize_constant("b", zeros(element_type::s32, {5}), ones(n.bias_scales),
+                                zeros(element_type::s32, {n.bias_scales}), 0);
+      b.output(b.quantize(b.add(gemm ? "Gemm" : "Conv", {x, w, bias}), 0.11F, 9), element_type::u8);
+      graph::model m = b.get();
+      graph::lower_quantized(m);
+      CHECK(count(m, gemm ? "QLinearGemm" : "QLinearConv", "detent") == 0);
+      m = b.get();
+      graph::to_qoperator(m);
+      CHECK(count(m, gemm ? "QGemm" : "QLinearConv", gemm ? "com.microsoft" : "") == 0);
+      const shape in = gemm ? shape{1, 4} : shape{1, 4, 3, 3};
+      const auto run = [&] {
+        graph::executor runner(graph::for_execution(b.get()));
+        static_cast<void>(runner.run({{"x", zeros(element_type::f32, in)}}));
+      };
+      CHECK_THROWS_AS(run(), detent::error);
+    }
+  }
 }
 
 TEST_CASE("lower: elementwise operators are exact") {

@@ -93,7 +93,7 @@ def main():
     parser.add_argument("--detent", required=True, help="the binary")
     parser.add_argument("--digits", type=pathlib.Path, help="examples/digits")
     parser.add_argument("--shared", type=pathlib.Path, help="folder that holds models/ and data/")
-    parser.add_argument("--seeds", type=int, default=5, help="splits of kws")
+    parser.add_argument("--seeds", type=int, default=3, help="splits of kws")
     options = parser.parse_args()
     if options.part == "kws" and not (options.shared and (options.shared / "models").is_dir()):
         judge.skip("the shared models are not here")

@@ -119,7 +119,11 @@ class region_finder {
         shape dims = v.dims;
         std::replace_if(
             dims.begin(), dims.end(), [](std::int64_t d) { return d < 0; }, 1);
-        known.emplace(v.name, tensor(v.type, std::move(dims)));
+        try {
+          known.emplace(v.name, tensor(v.type, std::move(dims)));
+        } catch (const error&) {
+          // An input with more elements than a tensor can have is not known.
+        }
       }
     }
     graph::detail::infer_values(m_, m_, known, true, registry_);
@@ -246,12 +250,18 @@ class region_finder {
       if (nodes_[i].is_constant) {
         continue;  // no path leads to it
       }
-      for (const std::string& in : m_.nodes[i].inputs) {
+      const auto follow = [&](const std::string& in) {
         const std::size_t maker = in.empty() ? links::none : links_.producer(in);
         if (maker != links::none && !nodes_[maker].is_constant) {
           const std::size_t step = is_claimed(maker) == is_claimed(i) ? 0 : 1;
           nodes_[i].depth = (std::max)(nodes_[i].depth, nodes_[maker].depth + step);
         }
+      };
+      const node& n = m_.nodes[i];
+      std::for_each(n.inputs.begin(), n.inputs.end(), follow);
+      if (has_bodies(n)) {  // what sub-graphs capture is a path, too
+        const std::set<std::string> captured = captured_values(n);
+        std::for_each(captured.begin(), captured.end(), follow);
       }
     }
     // A constant node goes where the nodes go that use it; those after it are done already.

@@ -163,20 +163,28 @@ inline void run_fake_quantize_bias(operator_context& c) {
   }
 }
 
+/// The grid of an OffsetZeroPoint node. Throws bad_file, naming the node, unless it is one of 8
+/// bits.
+inline grid zero_point_grid(const operator_context& c) {
+  const std::int64_t qmin = c.n().get_int("qmin", 0);
+  const std::int64_t qmax = c.n().get_int("qmax", 255);
+  c.require(qmin >= -128 && qmax <= (qmin < 0 ? 127 : 255) && qmin < qmax, "a grid of ", qmin, "..",
+            qmax);
+  return {static_cast<std::int32_t>(qmin), static_cast<std::int32_t>(qmax)};
+}
+
 inline void infer_offset_zero_point(operator_context& c) {
   c.require(c.input(0).type() == element_type::f32 && c.input(0).count() == 1 &&
                 c.input(1).type() == element_type::f32 && c.input(1).count() == 1,
             "an offset and a scale of shapes ", shown(c.input(0).dims()), " and ",
             shown(c.input(1).dims()));
   c.set_output(0, element_type::s32, {});
-  c.set_output(1, c.n().get_int("qmin", 0) < 0 ? element_type::s8 : element_type::u8, {});
+  c.set_output(1, zero_point_grid(c).qmin < 0 ? element_type::s8 : element_type::u8, {});
 }
 
 inline void run_offset_zero_point(operator_context& c) {
-  const grid levels{static_cast<std::int32_t>(c.n().get_int("qmin", 0)),
-                    static_cast<std::int32_t>(c.n().get_int("qmax", 255))};
-  const std::int32_t zero_point =
-      offset_zero_point(c.inputs[0].data<float>()[0], c.inputs[1].data<float>()[0], levels);
+  const std::int32_t zero_point = offset_zero_point(
+      c.inputs[0].data<float>()[0], c.inputs[1].data<float>()[0], zero_point_grid(c));
   c.make_output(0).mutable_data<std::int32_t>()[0] = zero_point;
   c.make_output(1).mutable_raw()[0] = static_cast<std::byte>(zero_point & 0xFF);
 }

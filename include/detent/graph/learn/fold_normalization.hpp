@@ -84,8 +84,10 @@ struct fold_operands {
 inline void infer_fold_normalization(operator_context& c) {
   const fold_operands o(c);
   const auto count = static_cast<std::int64_t>(o.channels);
+  const std::int64_t ones = c.n().get_int("ones", 0);
+  c.require(ones >= 0 && ones < std::int64_t{max_tensor_rank}, "ones is ", ones);
   shape factor{count};
-  factor.resize(1 + static_cast<std::size_t>(c.n().get_int("ones", 0)), 1);
+  factor.resize(1 + static_cast<std::size_t>(ones), 1);
   c.set_output(0, element_type::f32, c.input(0).dims());
   c.set_output(1, element_type::f32, {count});
   c.set_output(2, element_type::f32, std::move(factor));

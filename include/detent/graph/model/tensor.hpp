@@ -194,6 +194,21 @@ struct shown_shape {
   return static_cast<std::size_t>(count);
 }
 
+namespace detail {
+
+/// Whether a tensor of that shape has at least one and at most `most` elements.
+[[nodiscard]] inline bool is_within(const shape& dims, std::size_t most) noexcept {
+  for (const std::int64_t d : dims) {
+    if (d <= 0 || static_cast<std::uint64_t>(d) > most) {
+      return false;
+    }
+    most /= static_cast<std::size_t>(d);
+  }
+  return most > 0;
+}
+
+}  // namespace detail
+
 /// A shape, an element type and, unless only the shape is known, the elements. Copies are cheap:
 /// they share the shape and the elements. Elements must not change once a tensor has been handed
 /// on; then any number of threads may read a tensor and its copies.

@@ -230,12 +230,16 @@ class activation_aware_scaler {
     return best;
   }
 
-  /// The mean error of the outputs of a group with these scales.
+  /// The mean error of the outputs of a group with these scales; infinite if a product with them
+  /// overflows.
   [[nodiscard]] double error(std::vector<float> weights, std::span<const float> scales,
                              std::span<const double> exact, std::size_t first) const {
     const weight_groups rows{w_.outputs(), scales.size(), 1, false, scales.size()};
     for (std::size_t i = 0; i < weights.size(); ++i) {
       weights[i] *= scales[i % scales.size()];
+      if (!std::isfinite(weights[i])) {
+        return std::numeric_limits<double>::infinity();
+      }
     }
     const integer_weights q = quantize_by_range(weights, rows, mode_);
     rows.for_each([&](std::size_t i, std::size_t g) { weights[i] = q.value(i, g); });

@@ -219,15 +219,10 @@ class bias_corrector {
  private:
   [[nodiscard]] std::vector<double> difference(const biased_layer& layer,
                                                const channel_sums& quantized) const {
-    const channel_sums& exact = means_.of(m_.nodes[layer.node].outputs[0], layer.is_convolution);
-    require(!exact.empty() && !quantized.empty(), error_kind::invalid_argument,
-            "there are no calibration samples");
-    std::vector<double> shift = exact.means();
-    const std::vector<double> means = quantized.means();
-    for (std::size_t c = 0; c < shift.size(); ++c) {
-      shift[c] -= means[c];
-    }
-    return shift;
+    const node& n = m_.nodes[layer.node];
+    const channel_sums& exact = means_.of(n.outputs[0], layer.is_convolution);
+    require(!exact.empty(), error_kind::invalid_argument, "there are no calibration samples");
+    return mean_difference(exact, quantized, n.label());
   }
 
   /// The shift of each output channel, from the means of the input channels.
@@ -235,17 +230,7 @@ class bias_corrector {
     const node& n = m_.nodes[layer.node];
     const channel_sums& seen = means_.of(n.inputs[layer.input], layer.is_convolution);
     require(!seen.empty(), error_kind::invalid_argument, "there are no calibration samples");
-    const std::vector<double> means = seen.means();
-    tensor input = tensor::allocate(element_type::f32, seen.dims());
-    const std::size_t axis = layer.is_convolution ? 1 : input.rank() - 1;
-    std::size_t inner = 1;
-    for (std::size_t d = axis + 1; d < input.rank(); ++d) {
-      inner *= static_cast<std::size_t>(input.dim(d));
-    }
-    auto values = input.mutable_data<float>();
-    for (std::size_t k = 0; k < values.size(); ++k) {
-      values[k] = static_cast<float>(means[k / inner % means.size()]);
-    }
+    const tensor input = seen.mean_value(options_.max_tensor_bytes, n.label());
     channel_sums sums(layer.is_convolution);
     sums.add(run_alone(layer, input));
     return difference(layer, sums);
@@ -279,8 +264,9 @@ class bias_corrector {
     node& at = m_.nodes[layer.bias.node];
     bias_shift s{m_.nodes[layer.node].label(), shift, false};
     const tensor& old = m_.initializers.at(at.inputs[layer.bias.input]);
-    const bool one_each = old.count() == shift.size();
-    if (!one_each && old.count() != 1) {
+    const bool one_each = graph::detail::is_row_of_channels(
+        old.dims(), static_cast<std::int64_t>(shift.size()), 0, old.rank());
+    if (shift.empty() || (!one_each && old.count() != 1)) {
       return s;
     }
     const auto b = old.data<float>();

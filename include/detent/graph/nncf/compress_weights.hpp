@@ -165,7 +165,8 @@ class weight_compressor {
     std::erase_if(m_.nodes, [&](const node& n) {
       const attribute* value = n.is("Constant") ? n.find("value") : nullptr;
       const bool is_tensor = value != nullptr && value->kind == attribute::kind_type::t &&
-                             n.outputs.size() == 1 && !m_.is_output(n.outputs[0]);
+                             n.outputs.size() == 1 && !n.outputs[0].empty() &&
+                             !m_.is_output(n.outputs[0]);
       if (is_tensor) {
         m_.initializers[n.outputs[0]] = value->t;
       }
@@ -351,7 +352,7 @@ class weight_compressor {
         const tensor plain = to_plain(value);
         scores_->add(name, plain);
         if (wanted != seen.end()) {
-          wanted->second.add(plain);
+          wanted->second.add(name, plain);
         }
       }));
     }
@@ -445,6 +446,8 @@ class weight_compressor {
     const auto elements = scaled.mutable_data<float>();
     for (std::size_t i = 0; i < elements.size(); ++i) {
       elements[i] *= factors[i / inner % factors.size()];
+      require(std::isfinite(elements[i]), error_kind::overflow, "tensor '", layer.weights,
+              "': a weight times its AWQ scale is not finite");
     }
     w = std::move(scaled);
   }

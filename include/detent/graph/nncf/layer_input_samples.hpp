@@ -13,9 +13,11 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/error.hpp>
 #include <detent/graph/model/tensor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -24,9 +26,15 @@ namespace graph::nncf::detail {
 /// The means of the channels of one value, the last dimension, for each sample.
 class layer_input_samples {
  public:
-  /// Adds a sample: float32 with one dimension or more and at least one element.
-  void add(const tensor& value) {
+  /// Adds a sample of the value that `name` names: float32 with at least one element. Throws
+  /// shape_mismatch if it has no dimensions, or another number of channels than those before.
+  void add(const std::string& name, const tensor& value) {
+    require(value.rank() > 0, error_kind::shape_mismatch, "tensor '", name,
+            "', the input of a layer, has no dimensions");
     const auto channels = static_cast<std::size_t>(value.dims().back());
+    const std::size_t before = means_.empty() ? channels : means_.front().size();
+    require(before == channels, error_kind::shape_mismatch, "tensor '", name, "' has ", channels,
+            " channels where it had ", before);
     const std::span<const float> x = value.data<float>();
     const std::size_t rows = x.size() / channels;
     std::vector<double> sums(channels, 0.0);

@@ -52,8 +52,7 @@ using namespace graph::detail;
   if (w == nullptr || w->rank() < 2 || groups < 1) {
     return false;
   }
-  const std::int64_t channels = w->dim(1) * groups;
-  return channels > 0 && groups == channels && w->dim(0) % channels == 0 && w->dim(0) > 0;
+  return w->dim(1) == 1 && w->dim(0) > 0 && w->dim(0) % groups == 0;
 }
 
 /// The kind of an operator, by which all rules go: its type, but GroupConv and DepthwiseConv for a

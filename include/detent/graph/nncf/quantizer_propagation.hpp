@@ -32,7 +32,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -97,8 +96,7 @@ class quantizer_propagation {
         quantize_outputs_(quantize_outputs),
         attention_operands_(attention_values ? 3 : 2),
         users_(g.users()),
-        affecting_(g.vertices.size()),
-        before_outputs_(results_before_outputs()) {}
+        affecting_(g.vertices.size()) {}
 
   /// Runs the algorithm. The result has the quantizers by their numbers.
   [[nodiscard]] std::map<std::size_t, moving_quantizer> run() {
@@ -111,16 +109,14 @@ class quantizer_propagation {
       if (waits == waiting_for_.end()) {
         idle = 0;
         step(q);
+        changes_ += is_within_chain(q) ? 0U : 1U;
         continue;
       }
       const std::size_t branch = waits->second;
-      std::set<std::size_t> active = active_below(branch);
-      if (first_below(branch).count(q) != 0) {
-        active.insert(q);
-      }
+      const bool all_wait = is_awaited_by_all(branch, q);
       queue_.push_back(q);
       // Quantizers that wait for each other at different results would wait forever.
-      if (active == waiting_[branch] || ++idle > queue_.size()) {
+      if (all_wait || ++idle > queue_.size()) {
         idle = 0;
         merge_waiting(branch);
       }
@@ -378,11 +374,10 @@ class quantizer_propagation {
 
   // -------------------------------------------------------------------------------- branches
 
-  /// Whether a quantizer may pass a result with several users.
+  /// Whether a quantizer may pass a result with several users. It stays below one that an output of
+  /// the model takes without computing: unless outputs are quantized, no quantizer comes from
+  /// there.
   [[nodiscard]] status way_past_branch(std::size_t q, std::size_t branch) {
-    if (before_outputs_.count(branch) != 0 && !quantize_outputs_) {
-      return status::stays;
-    }
     std::set<std::size_t> others;
     for (const std::size_t v : computing_below(branch)) {
       if (rules_[v].kind == "Attention" && !all_quantized_below(branch)) {
@@ -405,29 +400,56 @@ class quantizer_propagation {
     return others.empty() ? status::moves : status::waits;
   }
 
-  /// The first vertices below a result that do more than move elements.
-  [[nodiscard]] std::vector<std::size_t> computing_below(std::size_t branch) const {
-    std::vector<std::size_t> found;
-    const std::function<void(std::size_t)> descend = [&](std::size_t v) {
+  /// The first vertices below a result that do more than move elements. They are kept, because a
+  /// quantizer that waits at a result asks again and again; not all, because they may be many.
+  [[nodiscard]] const std::set<std::size_t>& computing_below(std::size_t branch) {
+    const auto known = computing_below_.find(branch);
+    if (known != computing_below_.end()) {
+      return known->second;
+    }
+    std::set<std::size_t> found;
+    std::set<std::size_t> passed;
+    std::vector<std::size_t> next{branch};
+    while (!next.empty()) {
+      const std::size_t v = next.back();
+      next.pop_back();
       for (const auto& [user, k] : users_[v]) {
-        if (rules_[user].of == trait::moves) {
-          descend(user);
-        } else {
-          found.push_back(user);
+        if (rules_[user].of != trait::moves) {
+          found.insert(user);
+        } else if (passed.insert(user).second) {
+          next.push_back(user);
         }
       }
-    };
-    descend(branch);
-    return found;
+    }
+    constexpr std::size_t most_kept = 1'000'000;
+    kept_ += found.size();
+    if (kept_ > most_kept) {
+      computing_below_.clear();
+      kept_ = found.size();
+    }
+    return computing_below_[branch] = std::move(found);
   }
 
   /// Whether each way down from a result meets a quantizer before an operator that computes.
   [[nodiscard]] bool all_quantized_below(std::size_t branch) const {
-    const auto& users = users_[branch];
-    return std::all_of(users.begin(), users.end(), [&](const auto& u) {
-      return here({u.first, u.second}) || (rules_[u.first].of == trait::moves &&
-                                           (here({u.first, {}}) || all_quantized_below(u.first)));
-    });
+    std::set<std::size_t> passed;
+    std::vector<std::size_t> next{branch};
+    while (!next.empty()) {
+      const std::size_t v = next.back();
+      next.pop_back();
+      for (const auto& [user, k] : users_[v]) {
+        if (here({user, k})) {
+          continue;
+        }
+        if (rules_[user].of != trait::moves) {
+          return false;
+        }
+        if (!here({user, {}}) && passed.insert(user).second) {
+          next.push_back(user);
+        }
+      }
+    }
+    return true;
   }
 
   /// The first quantizers below the result of a vertex on each way down.
@@ -461,6 +483,32 @@ class quantizer_propagation {
       return std::find(queue_.begin(), queue_.end(), q) == queue_.end();
     });
     return found;
+  }
+
+  /// Whether all quantizers that may still come to a result with several users wait there. `q`,
+  /// which waits there, is not in the queue. It looks again only after changes: steps of quantizers
+  /// that are far away are many.
+  [[nodiscard]] bool is_awaited_by_all(std::size_t branch, std::size_t q) {
+    const auto [looked, is_first] = looked_.try_emplace(branch, changes_);
+    if (!is_first && looked->second == changes_) {
+      return false;
+    }
+    looked->second = changes_;
+    std::set<std::size_t> active = active_below(branch);
+    if (first_below(branch).count(q) != 0) {
+      active.insert(q);
+    }
+    return active == waiting_[branch];
+  }
+
+  /// Whether the step that a quantizer has just made was along a chain: no other quantizer sees a
+  /// difference.
+  [[nodiscard]] bool is_within_chain(std::size_t q) const {
+    if (queue_.empty() || queue_.back() != q || waiting_for_.count(q) != 0) {
+      return false;
+    }
+    const std::size_t v = quantizers_.at(q).at.vertex;
+    return users_[v].size() == 1 && g_.vertices[v].sources.size() == 1;
   }
 
   /// Ends the waiting at a result with several users.
@@ -570,58 +618,34 @@ class quantizer_propagation {
     return a.symmetric && !b.symmetric;
   }
 
-  /// The results with several users that reach an output of the model through operators that move
-  /// elements. As in NNCF, a way that ends at an operator that computes ends all later ways from
-  /// the same output, too.
-  [[nodiscard]] std::set<std::size_t> results_before_outputs() const {
-    std::set<std::size_t> found;
-    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
-      if (rules_[v].kind != output_kind) {
-        continue;
-      }
-      bool computes = false;
-      const std::function<void(std::size_t)> climb = [&](std::size_t from) {
-        for (const operator_vertex::source& s : g_.vertices[from].sources) {
-          if (users_[s.from].size() > 1) {
-            if (!computes) {
-              found.insert(s.from);
-            }
-            continue;
-          }
-          const trait t = rules_[s.from].of;
-          computes = computes || (t != trait::moves && t != trait::concat);
-          climb(s.from);
-        }
-      };
-      climb(v);
-    }
-    return found;
-  }
-
   // ------------------------------------------------------------------------------------- end
 
   /// Takes away the quantizers that an input of integers reaches through operators that move
   /// elements.
   void take_away_at_integer_inputs() {
     std::set<std::size_t> gone;
+    std::set<quantizer_place> seen;
+    std::vector<quantizer_place> next;
     for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
-      if (rules_[v].kind != input_kind || !has_integer_result(v)) {
+      if (rules_[v].kind == input_kind && has_integer_result(v)) {
+        next.push_back({v, {}});
+      }
+    }
+    while (!next.empty()) {
+      const quantizer_place p = next.back();
+      next.pop_back();
+      if (!seen.insert(p).second) {
         continue;
       }
-      const std::function<void(const quantizer_place&)> descend = [&](const quantizer_place& p) {
-        if (const auto q = here(p)) {
-          gone.insert(*q);
-        } else if (p.source) {
-          if (rules_[p.vertex].of == trait::moves) {
-            descend({p.vertex, {}});
-          }
-        } else {
-          for (const auto& [user, k] : users_[p.vertex]) {
-            descend({user, k});
-          }
+      if (const auto q = here(p)) {
+        gone.insert(*q);
+      } else if (!p.source) {
+        for (const auto& [user, k] : users_[p.vertex]) {
+          next.push_back({user, k});
         }
-      };
-      descend({v, {}});
+      } else if (rules_[p.vertex].of == trait::moves) {
+        next.push_back({p.vertex, {}});
+      }
     }
     std::for_each(gone.begin(), gone.end(), [&](std::size_t q) { remove(q); });
   }
@@ -639,34 +663,40 @@ class quantizer_propagation {
 
   /// Takes away quantizers behind others whose values they would not change.
   void take_away_redundant() {
-    std::set<quantizer_place> seen;  // from one input
-    const std::function<void(const quantizer_place&, std::optional<std::size_t>)> descend =
-        [&](const quantizer_place& p, std::optional<std::size_t> upper) {
-          if (!seen.insert(p).second) {
-            return;
-          }
-          if (const auto q = here(p)) {
-            if (upper &&
-                makes_redundant(quantizers_.at(*upper).options[0], quantizers_.at(*q).options[0])) {
-              merge_into(*q, {*upper});
-            } else {
-              upper = q;
-            }
-          }
-          if (p.source) {
-            const bool passes = rules_[p.vertex].of == trait::moves;
-            descend({p.vertex, {}}, passes ? upper : std::nullopt);
-            return;
-          }
-          for (const auto& [user, k] : users_[p.vertex]) {
-            const bool integer = g_.vertices[user].sources[k].is_integer;
-            descend({user, k}, integer ? std::nullopt : upper);
-          }
-        };
     for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
       if (g_.vertices[v].sources.empty()) {
-        seen.clear();
-        descend({v, {}}, {});
+        take_away_redundant_below(v);
+      }
+    }
+  }
+
+  /// Walks down from one input, depth first, and knows at each place the quantizer above it.
+  void take_away_redundant_below(std::size_t input) {
+    std::set<quantizer_place> seen;
+    std::vector<std::pair<quantizer_place, std::optional<std::size_t>>> next{{{input, {}}, {}}};
+    while (!next.empty()) {
+      auto [p, upper] = next.back();
+      next.pop_back();
+      if (!seen.insert(p).second) {
+        continue;
+      }
+      if (const auto q = here(p)) {
+        if (upper &&
+            makes_redundant(quantizers_.at(*upper).options[0], quantizers_.at(*q).options[0])) {
+          merge_into(*q, {*upper});
+        } else {
+          upper = q;
+        }
+      }
+      if (p.source) {
+        const bool passes = rules_[p.vertex].of == trait::moves;
+        next.push_back({{p.vertex, {}}, passes ? upper : std::nullopt});
+        continue;
+      }
+      const auto& users = users_[p.vertex];
+      for (auto u = users.rbegin(); u != users.rend(); ++u) {  // so that the first one comes first
+        const bool integer = g_.vertices[u->first].sources[u->second].is_integer;
+        next.push_back({{u->first, u->second}, integer ? std::nullopt : upper});
       }
     }
   }
@@ -684,7 +714,6 @@ class quantizer_propagation {
   std::size_t attention_operands_;  // how many operands of Attention are quantized
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> users_;
   std::vector<std::vector<std::size_t>> affecting_;  // quantizers of each vertex, some repeatedly
-  std::set<std::size_t> before_outputs_;
   std::size_t last_ = 0;
   std::size_t next_group_ = 0;
   std::map<std::size_t, moving_quantizer> quantizers_;
@@ -694,6 +723,10 @@ class quantizer_propagation {
   std::map<std::size_t, std::set<std::size_t>> waiting_;  // by the vertex of the result
   std::map<std::size_t, std::size_t> waiting_for_;
   std::map<std::size_t, std::size_t> at_embeddings_;
+  std::size_t changes_ = 0;                    // how many steps were not within a chain
+  std::map<std::size_t, std::size_t> looked_;  // at which of them, by branch
+  std::map<std::size_t, std::set<std::size_t>> computing_below_;
+  std::size_t kept_ = 0;  // vertices in computing_below_
 };
 
 }  // namespace detail

@@ -13,11 +13,14 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The code of a bias in units of x_scale * w_scale: round_half_even(bias / (x_scale * w_scale)),
-/// with product and quotient in double, saturated to +-(2^31 - 1). The bias must not be NaN, and
-/// both scales must be positive. Thread-safe.
+/// with product and quotient in double, saturated to +-(2^31 - 1); 0 if the quotient is NaN.
+/// Thread-safe.
 [[nodiscard]] inline std::int32_t bias_code(float bias, float x_scale, float w_scale) noexcept {
   const double scale = static_cast<double>(x_scale) * static_cast<double>(w_scale);
   const double steps = static_cast<double>(bias) / scale;
+  if (std::isnan(steps)) {
+    return 0;
+  }
   return static_cast<std::int32_t>(std::clamp(std::nearbyint(steps), -2147483647.0, 2147483647.0));
 }
 

@@ -56,7 +56,7 @@ inline const float* column_floats(const operator_context& c, std::size_t i, std:
       c.has_input(i) ? c.inputs[i].data<float>() : std::span<const float>(&otherwise, 1);
   c.require(values.size() == 1 || values.size() == columns, "input ", i, " has ", values.size(),
             " values for ", columns, " columns");
-  if (values.size() == columns) {
+  if (c.has_input(i) && values.size() == columns) {
     return values.data();
   }
   room.assign(columns, values[0]);

@@ -165,13 +165,15 @@ class block_bias_corrector {
     for (const run_inputs& sample : samples_) {
       sums.add(quantized_layer.run(sample)[0]);
     }
-    const std::vector<double> expected = means_.at(value).means();
-    const std::vector<double> found = sums.means();
+    const std::vector<double> shift =
+        graph::detail::mean_difference(means_.at(value), sums, n.label());
+    if (shift.size() != bias.count()) {
+      return;  // the samples give the layer no values
+    }
     tensor corrected = tensor::allocate(element_type::f32, bias.dims());
     for (std::size_t c = 0; c < bias.count(); ++c) {
-      const double shift = expected[c] - found[c];
       corrected.mutable_data<float>()[c] =
-          static_cast<float>(static_cast<double>(bias.data<float>()[c]) + shift);
+          static_cast<float>(static_cast<double>(bias.data<float>()[c]) + shift[c]);
     }
     graph::detail::replace_constant(g_.network, n, bias_slot, std::move(corrected));
     const config_id id = g_.operators[i].inputs[bias_slot];

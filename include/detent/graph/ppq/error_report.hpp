@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,8 +59,11 @@ namespace detail {
 /// worst one.
 [[nodiscard]] inline std::string error_table(const std::string& title, error_method method,
                                              std::vector<operator_error> errors) {
+  // An error that is not a number is worse than any other.
   const auto badness = [&](const operator_error& e) {
-    return method == error_method::cosine ? 1.0 - e.error : e.error;
+    return std::isnan(e.error)              ? std::numeric_limits<double>::infinity()
+           : method == error_method::cosine ? 1.0 - e.error
+                                            : e.error;
   };
   std::stable_sort(errors.begin(), errors.end(),
                    [&](const auto& a, const auto& b) { return badness(a) > badness(b); });
@@ -73,7 +78,9 @@ namespace detail {
     label.resize(width, ' ');
     std::string number = six_digits(e.error);
     number.resize((std::max)(number.size(), std::size_t{12}), ' ');
-    const double share = worst > 0.0 ? (std::max)(badness(e), 0.0) / worst : 0.0;
+    const double share = badness(e) == worst ? (worst > 0.0 ? 1.0 : 0.0)
+                         : worst > 0.0       ? (std::max)(badness(e), 0.0) / worst
+                                             : 0.0;
     std::string line = "  " + label + "  " + number + " " +
                        std::string(static_cast<std::size_t>(share * 20.0 + 0.5), '#');
     line.erase(line.find_last_not_of(' ') + 1);

@@ -87,17 +87,6 @@ struct bias_shift {
 
 namespace detail {
 
-/// Whether a tensor of that shape has at least one and at most `most` elements.
-[[nodiscard]] inline bool is_within(const shape& dims, std::size_t most) noexcept {
-  for (const std::int64_t d : dims) {
-    if (d <= 0 || static_cast<std::uint64_t>(d) > most) {
-      return false;
-    }
-    most /= static_cast<std::size_t>(d);
-  }
-  return most > 0;
-}
-
 /// The sum of each channel of a value. Channels are dimension 1 of images, and the last dimension
 /// of matrices. The values of a channel in one image are added up in double; such sums, and the
 /// single values of matrices, are added up exactly. So the order of images does not matter, nor how
@@ -107,13 +96,18 @@ class channel_sums {
   channel_sums() = default;
   explicit channel_sums(bool is_image) : is_image_(is_image) {}
 
+  /// Adds a value; one without elements adds nothing. Throws shape_mismatch if the value has no
+  /// axis of channels or another number of channels than those before.
   void add(const tensor& value) {
     if (value.count() == 0) {
       return;
     }
     const tensor t = to_plain(value);
+    require(t.rank() > (is_image_ ? 1U : 0U), error_kind::shape_mismatch, "a value of shape ",
+            shown(t.dims()), " has no channels");
     const std::size_t axis = is_image_ ? 1 : t.rank() - 1;
     const auto channels = static_cast<std::size_t>(t.dim(axis));
+    require_channels(channels);
     std::size_t inner = 1;
     for (std::size_t d = axis + 1; d < t.rank(); ++d) {
       inner *= static_cast<std::size_t>(t.dim(d));
@@ -132,8 +126,7 @@ class channel_sums {
     if (other.count_ == 0) {
       return;
     }
-    require(sums_.empty() || sums_.size() == other.sums_.size(), error_kind::shape_mismatch,
-            "sums of ", other.sums_.size(), " channels where there were ", sums_.size());
+    require_channels(other.sums_.size());
     note_shape(other.dims_);
     sums_.resize(other.sums_.size());
     for (std::size_t c = 0; c < sums_.size(); ++c) {
@@ -157,6 +150,21 @@ class channel_sums {
       m.push_back(checked(sum.value()) / each);
     }
     return m;
+  }
+  /// A value of the shape dims() in which each element is the mean of its channel. Throws bad_file
+  /// if it would have more than `most_bytes`, because the shape may be from a file; `layer` names
+  /// the layer whose input it is.
+  [[nodiscard]] tensor mean_value(std::size_t most_bytes, const std::string& layer) const {
+    require(is_within(dims_, most_bytes / sizeof(float)), error_kind::bad_file, layer,
+            ": an input of shape ", shown(dims_), " is above the limit of ", most_bytes, " bytes");
+    const std::vector<double> m = means();
+    tensor value = tensor::allocate(element_type::f32, dims_);
+    const std::size_t inner = is_image_ ? value.count() / m.size() : 1;
+    auto elements = value.mutable_data<float>();
+    for (std::size_t k = 0; k < elements.size(); ++k) {
+      elements[k] = static_cast<float>(m[k / inner % m.size()]);
+    }
+    return value;
   }
   /// The standard deviation of all elements, about the mean of all channels together.
   [[nodiscard]] double standard_deviation() const {
@@ -233,6 +241,11 @@ class channel_sums {
            });
   }
 
+  void require_channels(std::size_t channels) const {
+    require(sums_.empty() || sums_.size() == channels, error_kind::shape_mismatch, "sums of ",
+            channels, " channels where there were ", sums_.size());
+  }
+
   void note_shape(shape dims) {
     if (!dims.empty()) {
       dims[0] = 1;
@@ -284,6 +297,25 @@ class channel_sums {
   exact_sum_of_squares squares_;
   std::uint64_t count_ = 0;
 };
+
+/// How far the means of `a` are above those of `b`, channel by channel; nothing if one of them has
+/// seen no values. `layer` names the layer whose results both have seen. Throws shape_mismatch if
+/// they have different numbers of channels: sums may be from a file.
+[[nodiscard]] inline std::vector<double> mean_difference(const channel_sums& a,
+                                                         const channel_sums& b,
+                                                         const std::string& layer) {
+  if (a.empty() || b.empty()) {
+    return {};
+  }
+  std::vector<double> difference = a.means();
+  const std::vector<double> means = b.means();
+  require(difference.size() == means.size(), error_kind::shape_mismatch, layer, ": sums of ",
+          difference.size(), " channels for a result of ", means.size());
+  for (std::size_t c = 0; c < means.size(); ++c) {
+    difference[c] -= means[c];
+  }
+  return difference;
+}
 
 }  // namespace detail
 
@@ -396,7 +428,7 @@ class bias_corrector {
     bias_shift s;
     s.node = plan_.float_model().nodes[i].label();
     s.shift = std::move(shift);
-    s.applied = is_acceptable(i, s.shift);
+    s.applied = !s.shift.empty() && is_acceptable(i, s.shift);
     if (s.applied) {
       apply(i, s.shift);
     }
@@ -433,7 +465,7 @@ class bias_corrector {
           }
           sums.add(parts.run_up_to(beginning, *inputs, k < kept.size() ? kept[k] : values).front());
         }
-        shifts.push_back(correct(i, difference(means_.of(n.outputs[0]).means(), sums.means())));
+        shifts.push_back(correct(i, mean_difference(means_.of(n.outputs[0]), sums, n.label())));
       }
       parts.write(p_, part);
       std::size_t bytes = 0;
@@ -484,42 +516,22 @@ class bias_corrector {
     return one.run({{"x", input}})[0];
   }
 
-  [[nodiscard]] static std::vector<double> difference(const std::vector<double>& a,
-                                                      const std::vector<double>& b) {
-    std::vector<double> d(a.size());
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      d[i] = a[i] - b[i];
-    }
-    return d;
-  }
-
   /// The shift of each output channel, from the means of the input channels.
   [[nodiscard]] std::vector<double> fast_shift(std::size_t i) const {
     const model& m = plan_.float_model();
     const node& n = m.nodes[i];
-    const channel_sums& seen = means_.of(n.inputs[0]);
-    const std::vector<double> means = seen.means();
-    // The shape may be from a file.
-    require(detail::is_within(seen.dims(), runner_.max_tensor_bytes / sizeof(float)),
-            error_kind::bad_file, n.label(), ": an input of shape ", shown(seen.dims()),
-            " is above the limit of ", runner_.max_tensor_bytes, " bytes");
-    tensor input = tensor::allocate(element_type::f32, seen.dims());
-    const std::size_t inner = is_convolution(n) ? input.count() / means.size() : 1;
-    auto values = input.mutable_data<float>();
-    for (std::size_t k = 0; k < values.size(); ++k) {
-      values[k] = static_cast<float>(means[k / inner % means.size()]);
-    }
+    const tensor input = means_.of(n.inputs[0]).mean_value(runner_.max_tensor_bytes, n.label());
     const tensor* bias = float_constant(m, n, 2);
     const auto means_of = [&](const tensor& weights) {
       channel_sums sums(is_convolution(n));
       sums.add(run_layer(n, weights, bias, input));
-      return sums.means();
+      return sums;
     };
-    const std::vector<double> rounded =
+    const channel_sums rounded =
         means_of(dequantized(entry_of(p_.layers, i, "integer weights for the layer with index")));
-    return difference(
-        nncf() ? means_.of(n.outputs[0]).means() : means_of(m.initializers.at(n.inputs[1])),
-        rounded);
+    return mean_difference(
+        nncf() ? means_.of(n.outputs[0]) : means_of(m.initializers.at(n.inputs[1])), rounded,
+        n.label());
   }
 
   /// The shift of each output channel by the rule of NNCF, from runs of the network with rounded
@@ -542,7 +554,7 @@ class bias_corrector {
     while (const auto inputs = samples()) {
       sums.add(quantized.run(*inputs)[0]);
     }
-    return difference(means_.of(n.outputs[0]).means(), sums.means());
+    return mean_difference(means_.of(n.outputs[0]), sums, n.label());
   }
 
   [[nodiscard]] bool is_acceptable(std::size_t i, const std::vector<double>& shift) const {

@@ -447,6 +447,8 @@ class fake_quantized_network {
     p.zero_point = a.rule == activation_rule::lsq_plus
                        ? offset_zero_point(value_of(trained, a.offset), p.scale, levels_)
                        : trained.initializers.at(a.zero_point).data<std::int32_t>()[0];
+    // Scales and zero points may be from a checkpoint file.
+    detent::detail::require_fake_params(p, levels_, "the trained parameters of an activation");
     return p;
   }
 

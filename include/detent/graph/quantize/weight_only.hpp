@@ -347,6 +347,8 @@ class weight_only_quantizer {
         }
         const tensor plain = to_plain(value);
         with_context("tensor '" + name + "' in calibration sample " + std::to_string(seen), [&] {
+          require(plain.rank() > 0, error_kind::shape_mismatch,
+                  "the input of a product has no dimensions");
           const auto columns = static_cast<std::size_t>(plain.dims().back());
           found->second.observe({plain.data<float>().data(), plain.count() / columns, columns},
                                 options_.executor.parallel);

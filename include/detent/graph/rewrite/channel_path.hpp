@@ -120,11 +120,13 @@ struct channel_path {
 
 namespace detail {
 
-/// The product of the dimensions from `first` on; nothing if one of them is open or 0.
+/// The product of the dimensions from `first` on; nothing if one of them is open or 0, or if it is
+/// above 2^40. Beside a dimension of 0, others may be as large as they like.
 [[nodiscard]] inline std::optional<std::size_t> size_from(const shape& dims, std::size_t first) {
+  constexpr std::size_t most = std::size_t{1} << 40U;
   std::size_t size = 1;
   for (std::size_t d = first; d < dims.size(); ++d) {
-    if (dims[d] <= 0) {
+    if (dims[d] <= 0 || static_cast<std::size_t>(dims[d]) > most / size) {
       return std::nullopt;
     }
     size *= static_cast<std::size_t>(dims[d]);

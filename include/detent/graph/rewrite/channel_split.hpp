@@ -55,12 +55,18 @@ struct channel_copies {
 };
 
 /// A constant in which index i along `axis` is a copy of index `origins[i]` of `t`, times
-/// `factors[i]`. Without factors the elements are copied unchanged.
+/// `factors[i]`. Without factors the elements are copied unchanged. Throws shape_mismatch if `t`
+/// does not have those indices.
 [[nodiscard]] inline tensor copy_channels(const tensor& t, std::size_t axis,
                                           std::span<const std::size_t> origins,
                                           std::span<const double> factors,
                                           const std::string& label) {
   shape dims = t.dims();
+  require(axis < dims.size() &&
+              std::all_of(origins.begin(), origins.end(),
+                          [&](std::size_t i) { return static_cast<std::int64_t>(i) < dims[axis]; }),
+          error_kind::shape_mismatch, label, ": a constant of shape ", shown(dims),
+          " does not have the channels of the layer");
   const auto length = static_cast<std::size_t>(dims[axis]);
   dims[axis] = static_cast<std::int64_t>(origins.size());
   std::size_t inner = 1;
@@ -83,12 +89,13 @@ struct channel_copies {
 /// be extended. Both layers must have one group.
 [[nodiscard]] inline bool can_grow(const model& m, const layer_pair& pair) {
   return pair.upstream.group == 1 && pair.downstream.group == 1 &&
-         std::all_of(pair.path.between.begin(), pair.path.between.end(),
-                     [&](const channel_path::step& step) {
-                       const node& n = m.nodes[step.node_index];
-                       return !n.is("Reshape") &&
-                              (!n.is("PRelu") || float_constant(m, n, 1) != nullptr);
-                     });
+         std::all_of(
+             pair.path.between.begin(), pair.path.between.end(),
+             [&](const channel_path::step& step) {
+               const node& n = m.nodes[step.node_index];
+               return !n.is("Reshape") &&
+                      (!n.is("PRelu") || broadcast_constant(m, n, 1, step.output) != nullptr);
+             });
 }
 
 /// The copies that the options ask for, given the magnitude of each channel in the weights before

@@ -134,7 +134,8 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
 }
 
 /// A constant that is broadcast to `rank` dimensions, multiplied by one factor for each index along
-/// `axis`. If it does not extend along that axis, it is repeated along it first.
+/// `axis`. If it does not extend along that axis, it is repeated along it first. Throws
+/// shape_mismatch if it has another number of indices there.
 [[nodiscard]] inline tensor scaled_constant(const tensor& t, std::size_t rank, std::size_t axis,
                                             std::span<const double> factors,
                                             const std::string& label) {
@@ -144,6 +145,9 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   }
   const std::size_t own_axis = dims.size() - (rank - axis);
   const bool grows = dims[own_axis] == 1 && factors.size() != 1;
+  require(grows || dims[own_axis] == static_cast<std::int64_t>(factors.size()),
+          error_kind::shape_mismatch, label, ": a constant of shape ", shown(t.dims()), " for ",
+          factors.size(), " channels");
   dims[own_axis] = static_cast<std::int64_t>(factors.size());
   std::size_t inner = 1;
   for (std::size_t d = own_axis + 1; d < dims.size(); ++d) {
@@ -161,7 +165,8 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
 
 /// The bias with one value for each output in its last dimension.
 [[nodiscard]] inline tensor bias_by_output(const linear_layer& layer) {
-  if (layer.bias.count() != 1 || layer.outputs == 1) {
+  if (layer.bias.rank() > 0 &&
+      layer.bias.dims().back() == static_cast<std::int64_t>(layer.outputs)) {
     return layer.bias;
   }
   const std::vector<float> values(layer.outputs, layer.bias.data<float>()[0]);

@@ -4,7 +4,8 @@
 // a float operator between its Q and DQ nodes.
 //
 //   Conv, Gemm, MatMul (+Relu, Clip)    detent.QLinearConv, detent.QLinearGemm
-//                                       exact 32-bit sums, one requantization
+//                                       exact 32-bit sums, one requantization; an Add of a constant
+//                                       row behind a MatMul is its bias
 //   Add, Sub, Mul, Div (+Relu, Clip)    detent.QLinearAdd ...
 //                                       in float, element by element
 //   activations, changes of scale       detent.Lookup: a table of all 256 values
@@ -158,11 +159,14 @@ class lowering {
     std::vector<double> values(channels);
     if (const auto b = values_.dequantized(value)) {
       const tensor* q = values_.constant(b->name);
-      if (q == nullptr || q->type() != element_type::s32 || q->count() != channels ||
+      if (q == nullptr || q->type() != element_type::s32 || !is_row(*q, channels) ||
           !is_zero_or_absent(b->zero_point)) {
         return std::nullopt;
       }
       const auto b_scales = values_.constant(b->scale)->data<float>();
+      if (b_scales.size() != 1 && b_scales.size() != channels) {
+        return std::nullopt;
+      }
       bool same = true;
       for (std::size_t i = 0; i < channels; ++i) {
         const double scale = static_cast<double>(b_scales[b_scales.size() == 1 ? 0 : i]);
@@ -174,7 +178,7 @@ class lowering {
       }
     } else {
       const tensor* f = values_.constant(value);
-      if (f == nullptr || f->type() != element_type::f32 || f->count() != channels) {
+      if (f == nullptr || f->type() != element_type::f32 || !is_row(*f, channels)) {
         return std::nullopt;
       }
       std::copy(f->data<float>().begin(), f->data<float>().end(), values.begin());
@@ -190,6 +194,12 @@ class lowering {
     const std::string name = names_.take(value + "_s32");
     m_.initializers[name] = std::move(q);
     return name;
+  }
+
+  /// Whether a constant has one element for each channel, along its last axis: a Gemm may as well
+  /// have a bias for each row.
+  [[nodiscard]] static bool is_row(const tensor& t, std::size_t channels) {
+    return is_row_of_channels(t.dims(), static_cast<std::int64_t>(channels), 0, t.rank());
   }
 
   /// Whether a zero point is absent or all 0: some tools write zero points of biases although they
@@ -245,15 +255,22 @@ class lowering {
     }
     const auto channels =
         static_cast<std::size_t>(values_.constant(w->name)->dim(transposed ? 0 : 1));
-    const destination d = values_.destination_of(i);
+    destination d = values_.destination_of(i);
     if (!form_.can_make(d) || !form_.can_multiply(*x, *w, d)) {
       return false;
     }
-    const auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    const bool files = form_.for_files();
+    if (const auto addition = gemm || files ? std::nullopt : values_.bias_behind(i, channels)) {
+      if (auto row = bias(addition->bias, *x, *w, channels)) {
+        b = std::move(row);
+        d = values_.destination_of(addition->node);
+        d.absorbed.push_back(addition->node);
+      }
+    }
     if (!b) {
       return false;
     }
-    const bool files = form_.for_files();
     node lowered = form_.make(!files ? "QLinearGemm" : gemm ? "QGemm" : "QLinearMatMul");
     lowered.inputs = inputs_of(*x, *w, d);
     if (!files) {

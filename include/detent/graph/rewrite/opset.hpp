@@ -245,6 +245,9 @@ class opset_upgrade {
     std::int64_t axis = n.get_int("axis", 1);
     const std::int64_t rank =
         in == known_.end() ? -1 : static_cast<std::int64_t>(in->second.rank());
+    const std::int64_t limit = rank > 0 ? rank : std::int64_t{max_tensor_rank};
+    require(axis >= -limit && axis < limit, error_kind::bad_file, n.label(), ": axis ", axis,
+            " of ", limit, " dimensions");
     if (rank > 0 && axis < 0) {
       axis += rank;
     }

@@ -305,7 +305,9 @@ DETENT_GRAPH_DECL void remove_no_ops(model& m) {
 ///
 /// QuantizeLinear and DequantizeLinear are left alone unless `dequantize` is true, because they
 /// mark which weights are quantized. Sub-graphs stay as they are. `registry` has the operators that
-/// can be computed; others stay. Throws what they throw.
+/// can be computed; others stay, and so do nodes that need more scratch memory or iterations than
+/// that, or that take all of them together above 2^30 multiply-adds and 256 for each element of the
+/// model's constants. Throws what the operators throw.
 DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
                                       const operator_registry& registry = default_operators());
 
@@ -313,10 +315,15 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
 DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
                                       const operator_registry& registry) {
   std::size_t room = std::size_t{64} << 20U;  // for new constants, in bytes
+  executor_options limits;
+  limits.max_iterations = std::size_t{1} << 20U;
+  limits.max_multiply_adds = std::uint64_t{1} << 30U;
   for (const auto& [name, t] : m.initializers) {
     room += 8 * t.bytes();
+    limits.max_multiply_adds += 256 * static_cast<std::uint64_t>(t.count());
   }
-  const auto resources = std::make_shared<detail::run_resources>(executor_options());
+  limits.max_memory_bytes = 2 * room;  // for the results of a node, and scratch memory
+  const auto resources = std::make_shared<detail::run_resources>(limits);
   std::set<std::string> outputs_of_graph;
   for (const value_info& v : m.outputs) {
     outputs_of_graph.insert(v.name);
@@ -358,14 +365,20 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
       }
       return size <= room;
     };
+    std::vector<tensor> outputs;
     try {
       if (!has_bodies(n) && !fits(apply(true))) {
         continue;
       }
+      outputs = apply(false);
     } catch (const value_unknown&) {
       continue;  // an operator wants more than constants
+    } catch (const error&) {
+      if (!resources->forget_refusal()) {
+        throw;
+      }
+      continue;  // it needs more than the limits
     }
-    const std::vector<tensor> outputs = apply(false);
     if (!fits(outputs)) {
       continue;
     }
@@ -382,6 +395,27 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
   detail::erase_absorbed(m);
 }
 #endif
+
+namespace detail {
+
+/// Whether a constant of these dimensions has one element for each of `channels` channels, and
+/// added to a result of rank `rank`, with `after_channel` axes behind that of the channels, neither
+/// varies along another axis nor adds one.
+[[nodiscard]] inline bool is_row_of_channels(const shape& dims, std::int64_t channels,
+                                             std::size_t after_channel, std::size_t rank) {
+  if (dims.size() > rank || dims.size() <= after_channel) {
+    return false;
+  }
+  const std::size_t channel = dims.size() - 1 - after_channel;
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] != (d == channel ? channels : 1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace detail
 
 /// A BatchNormalization that fold_batch_norm() has made part of a layer.
 struct folded_normalization {
@@ -434,7 +468,9 @@ DETENT_GRAPH_DECL void fold_batch_norm(model& m, std::vector<folded_normalizatio
       continue;
     }
     const auto channels = static_cast<std::size_t>(weights->dim(*axis));
-    bool fits = !has_bias || bias->count() == channels;
+    bool fits =
+        !has_bias || detail::is_row_of_channels(bias->dims(), static_cast<std::int64_t>(channels),
+                                                0, bias->rank());
     for (const tensor* p : parameters) {
       fits = fits && p->count() == channels;
     }
@@ -521,16 +557,10 @@ DETENT_GRAPH_DECL void fold_bias_add(model& m) {
     if (value == nullptr || weights->rank() <= *axis) {
       continue;
     }
-    // The constant must vary along the channel only, and must not add dimensions to the output.
     const auto channels = weights->dim(*axis);
     const std::size_t after_channel = n.is("Conv") ? weights->rank() - 2 : 0;
     const std::size_t rank = n.is("Conv") ? weights->rank() : 2;
-    bool per_channel = value->rank() <= rank && value->rank() > after_channel;
-    for (std::size_t d = 0; per_channel && d < value->rank(); ++d) {
-      const bool channel = d + after_channel + 1 == value->rank();
-      per_channel = channel ? value->dim(d) == channels : value->dim(d) == 1;
-    }
-    if (!per_channel) {
+    if (!detail::is_row_of_channels(value->dims(), channels, after_channel, rank)) {
       continue;
     }
     const std::string name = names.take(n.outputs[0] + "_bias");

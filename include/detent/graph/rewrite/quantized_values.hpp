@@ -43,6 +43,13 @@ struct destination {
   [[nodiscard]] bool is_quantized() const noexcept { return !value.scale.empty(); }
 };
 
+/// A node that adds a constant to each column of a product, and the name of those constants, which
+/// a DequantizeLinear may make.
+struct bias_addition {
+  std::size_t node;
+  std::string bias;
+};
+
 /// Whether the type is uint8 or int8.
 [[nodiscard]] inline bool is_8bit(element_type t) {
   return t == element_type::u8 || t == element_type::s8;
@@ -88,8 +95,8 @@ class quantized_values {
     const node& n = m_.nodes[i];
     const tensor* scale = constant(n.inputs[1]);
     const std::string zero_point = input_or_none(n, 2);
-    if (scale == nullptr || scale->type() != element_type::f32 ||
-        (!zero_point.empty() && constant(zero_point) == nullptr)) {
+    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() == 0 ||
+        (!zero_point.empty() && !is_zero_point_for(*scale, zero_point))) {
       return std::nullopt;
     }
     element_type type = zero_point.empty() ? element_type::undefined : constant(zero_point)->type();
@@ -106,21 +113,23 @@ class quantized_values {
     return q && is_8bit(q->type) && constant(q->scale)->count() == 1 ? q : std::nullopt;
   }
 
-  /// The quantized form of weights: as dequantized(), but only if they are constant, have 8 bits,
-  /// and one scale or one for each channel along `axis`.
+  /// The quantized form of weights: as dequantized(), but only if they are constant, have 8 bits
+  /// and at least one element, and one scale or one for each channel along `axis`.
   [[nodiscard]] std::optional<quantized_value> weights(const std::string& value,
                                                        std::int64_t axis) const {
     const auto w = dequantized(value);
     const tensor* q = w ? constant(w->name) : nullptr;
-    if (q == nullptr || !is_8bit(q->type())) {
+    if (q == nullptr || !is_8bit(q->type()) || q->count() == 0) {
       return std::nullopt;
     }
     const auto rank = static_cast<std::int64_t>(q->rank());
     const std::int64_t stated = w->axis < 0 ? w->axis + rank : w->axis;
-    if (axis >= rank || (constant(w->scale)->count() != 1 && stated != axis)) {
-      return std::nullopt;
-    }
-    return w;
+    const std::size_t scales = constant(w->scale)->count();
+    const bool fits =
+        axis < rank &&
+        (scales == 1 || (stated == axis && static_cast<std::int64_t>(scales) ==
+                                               q->dim(static_cast<std::size_t>(axis))));
+    return fits ? w : std::nullopt;
   }
 
   /// The QuantizeLinear that alone uses a value, if it has 8 bits and one constant scale; else
@@ -131,7 +140,8 @@ class quantized_values {
       return links::none;
     }
     const node& q = m_.nodes[users[0]];
-    return q.inputs[0] == value && is_byte_quantizer(q) ? users[0] : links::none;
+    // A node whose sub-graph takes the value uses it, too, and may have no inputs.
+    return is_byte_quantizer(q) && q.inputs[0] == value ? users[0] : links::none;
   }
 
   /// Whether a node is a QuantizeLinear to 8 bits with one constant float scale.
@@ -141,12 +151,12 @@ class quantized_values {
     }
     const tensor* scale = constant(q.inputs[1]);
     const std::string zero_point = input_or_none(q, 2);
-    const element_type type =
-        !zero_point.empty() && constant(zero_point) != nullptr    ? constant(zero_point)->type()
-        : zero_point.empty() && q.get_int("output_dtype", 2) == 2 ? element_type::u8
-                                                                  : element_type::undefined;
-    return scale != nullptr && scale->type() == element_type::f32 && scale->count() == 1 &&
-           is_8bit(type);
+    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() != 1) {
+      return false;
+    }
+    return zero_point.empty()
+               ? q.get_int("output_dtype", 2) == 2
+               : is_zero_point_for(*scale, zero_point) && is_8bit(constant(zero_point)->type());
   }
 
   /// The quantized value that a QuantizeLinear to 8 bits makes.
@@ -183,6 +193,27 @@ class quantized_values {
     return d;
   }
 
+  /// The addition of a bias behind a MatMul, node `i`, with `channels` columns: an Add that alone
+  /// takes the product, of a constant row. Nothing if the product goes elsewhere.
+  [[nodiscard]] std::optional<bias_addition> bias_behind(std::size_t i,
+                                                         std::size_t channels) const {
+    const std::size_t next = sole_consumer(m_, links_, i);
+    if (next == links::none || !m_.nodes[next].is("Add") || m_.nodes[next].inputs.size() != 2) {
+      return std::nullopt;
+    }
+    const std::string& product = m_.nodes[i].outputs[0];
+    const std::vector<std::string>& addends = m_.nodes[next].inputs;
+    const std::string& bias = addends[addends[0] == product ? 1 : 0];
+    const auto q = dequantized(bias);
+    const tensor* values = constant(q ? q->name : bias);
+    if (values == nullptr ||
+        !is_row_of_channels(values->dims(), static_cast<std::int64_t>(channels), 0,
+                            rank_of(product))) {
+      return std::nullopt;
+    }
+    return bias_addition{next, bias};
+  }
+
   /// The parameters of a quantized value that has one scale.
   [[nodiscard]] quant_params params(const quantized_value& value) const {
     quant_params p;
@@ -204,6 +235,13 @@ class quantized_values {
   }
 
  private:
+  /// Whether a value is a constant with one zero point, or one for each scale. Nothing else has
+  /// checked that: in a model with open dimensions, nodes that do not fit are found when they run.
+  [[nodiscard]] bool is_zero_point_for(const tensor& scale, const std::string& value) const {
+    const tensor* t = constant(value);
+    return t != nullptr && (t->count() == 1 || t->count() == scale.count());
+  }
+
   [[nodiscard]] element_type type_of(const std::string& value) const {
     const auto found = known_.find(value);
     return found == known_.end() ? element_type::undefined : found->second.type();

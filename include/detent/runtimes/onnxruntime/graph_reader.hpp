@@ -198,7 +198,29 @@ class graph_reader {
       read.attributes.emplace(get<const char*>(api_, api_.core->OpAttr_GetName, attribute),
                               value_of(attribute));
     }
+    read_captured(n, read);
     model_.nodes.push_back(std::move(read));
+  }
+
+  /// Gives the sub-graphs of a node the values that they capture, of which the runtime tells only
+  /// for all of them together.
+  void read_captured(const OrtNode* n, graph::node& read) {
+    graph::node user;
+    for (const OrtValueInfo* v : list<const OrtValueInfo*>(
+             api_, api_.core->Node_GetNumImplicitInputs, api_.core->Node_GetImplicitInputs, n)) {
+      use(v);
+      user.inputs.push_back(name_of(v));
+    }
+    if (user.inputs.empty()) {
+      return;
+    }
+    graph::graph_body body;
+    body.nodes = {std::move(user)};
+    for (auto& [name, a] : read.attributes) {
+      if (a.kind == graph::attribute::kind_type::g) {
+        a = graph::attribute::of(body);
+      }
+    }
   }
 
   /// The bytes of an attribute's value.
@@ -273,7 +295,8 @@ class graph_reader {
         break;
       }
       case ORT_OP_ATTR_GRAPH:
-        // The nodes of the graph are not read: has_bodies() is all that is asked of such a node.
+        // The nodes of the graph are not read: what it captures is all that is asked of such a
+        // node.
         value = graph::attribute::of(graph::graph_body{});
         break;
       default:

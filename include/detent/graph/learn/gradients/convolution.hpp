@@ -202,14 +202,17 @@ inline void convolution(const gradient_context& c) {
   const filter_shape f = ops::read_filters(c.forward, x.dims(), weights.dims());
   const ops::window_attributes window =
       ops::read_window(c.forward, x.dims(), spatial(weights.dims()));
-  const window_patches w(spatial(x.dims()), spatial(c.output().dims()), window);
   bias_of_channels(c);
-  if (c.output().count() == 0 || f.in_channels == 0) {
+  if (c.output().count() == 0 || x.count() == 0) {
     return;
   }
+  const window_patches w(spatial(x.dims()), spatial(c.output().dims()), window);
   const grouped_channels in{f.groups, f.in_channels / f.groups, w.pixels()};
   const grouped_channels out{f.groups, f.out_channels / f.groups, w.positions()};
-  if (in.channels == 1 && out.channels < 4) {
+  // Padding and strides may be far larger than the image.
+  const shape extents = padded_extents(spatial(x.dims()), spatial(c.output().dims()), window);
+  if (in.channels == 1 && out.channels < 4 &&
+      detail::is_within(extents, 65536 + 64 * (in.pixels + out.pixels))) {
     depthwise_convolution(c, padded_lines(spatial(x.dims()), spatial(c.output().dims()), window),
                           out.channels);
     return;

@@ -17,22 +17,34 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace gradients {
 
+/// The extents of padded_lines: how many places an image has along each axis.
+[[nodiscard]] inline shape padded_extents(const shape& image, const shape& positions,
+                                          const ops::window_attributes& w) {
+  shape extents(w.rank());
+  for (std::size_t d = 0; d < w.rank(); ++d) {
+    const std::int64_t last = (positions[d] - 1) * w.strides[d];
+    extents[d] = (std::max)(last + w.reach(d), image[d] + w.pads_begin[d]);
+  }
+  return extents;
+}
+
 /// Places for the pixels of an image with its padding, and for what belongs to the positions of a
 /// window, such that tap k at position p covers place p + offsets()[k]. Positions are as far apart
 /// as the strides; the places between hold zeros.
 class padded_lines {
  public:
-  /// `image` and `positions` are spatial shapes. There must be at least one position.
+  /// `image` and `positions` are spatial shapes. There must be at least one position. Throws as
+  /// element_count() of the extents.
   padded_lines(const shape& image, const shape& positions, const ops::window_attributes& w) {
     const std::size_t rank = w.rank();
+    const shape extents = padded_extents(image, positions, w);
+    size_ = element_count(extents);
     std::vector<std::int64_t> step(rank, 1);  // from one place to the next along each axis
     for (std::size_t d = rank; d-- > 0;) {
       const std::int64_t last = (positions[d] - 1) * w.strides[d];
-      const std::int64_t extent = (std::max)(last + w.reach(d), image[d] + w.pads_begin[d]);
       length_ += static_cast<std::size_t>(last * step[d]);
-      size_ = static_cast<std::size_t>(extent * step[d]);
       if (d > 0) {
-        step[d - 1] = extent * step[d];
+        step[d - 1] = extents[d] * step[d];
       }
     }
     std::vector<std::int64_t> strides = step;
