@@ -20,6 +20,8 @@
 #include <detent/graph/nncf/compress_weights.hpp>
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
@@ -198,7 +200,7 @@ TEST_CASE("a Gemm's bias for each row stays one for each row") {
   CHECK(values_of<float>(outputs_of(graph::for_execution(b.get()), {{"x", x}})[0]) == expected);
 }
 
-TEST_CASE("constants are not computed beforehand at any price") {
+TEST_CASE("fold_constants leaves nodes that need too much memory or too many multiply-adds") {
   // 200 products of two matrices of 1000 x 1000, made of two numbers.
   model_builder b(13);
   b.input("x", {1});
@@ -359,56 +361,68 @@ TEST_CASE("a layer that gets no rows where the network is quantized keeps its bi
   for (int i = 0; i < 4; ++i) {
     samples.push_back({{"x", random_floats(r, {3, 4}, 0.5F, 1.0F)}});
   }
-  for (const auto kind : {graph::bias_correction::fast, graph::bias_correction::full}) {
-    graph::static_quantization_options options;
-    options.bias.kind = kind;
-    const graph::model q =
-        graph::static_quantization(b.get(), samples_source(samples), options).result;
-    CHECK(count(q, "Gemm") == 3);
-  }
+  graph::quantization_plan plan(b.get());
+  graph::quantization_parameters parameters;
+  const graph::static_quantization_options options;
+  parameters.activations = graph::calibrate_activations(plan, samples_source(samples), options);
+  parameters.layers = graph::quantize_layers(plan, parameters.activations, options);
+  const auto shifts = graph::correct_biases(plan, parameters, samples_source(samples),
+                                            {.kind = graph::bias_correction::full});
+  REQUIRE(shifts.size() == 3);
+  CHECK(shifts[0].shift.size() == 1);
+  CHECK(shifts[2].shift.empty());
+  CHECK_FALSE(shifts[2].applied);
+  const graph::model& after = plan.float_model();
+  CHECK(values_of<float>(after.initializers.at(after.nodes.back().inputs[2])) ==
+        std::vector<float>{1.0F, 2.0F});
 }
 
 TEST_CASE("nncf: long chains of operators that move elements, and results that are taken twice") {
-  for (const char* op : {"Identity", "Relu"}) {
-    INFO(op);
-    model_builder b;
-    std::string y = b.input("x", {2, 4});
+  const auto placed = [](const std::string& input_of, element_type type, int length,
+                         const auto& model_of) {
+    model_builder b(15);
     const std::string w = b.constant("w", floats({4, 4}, std::vector<float>(16, 0.5F)));
-    for (int i = 0; i < 40000; ++i) {
+    model_of(b, b.input(input_of, {2, 4}, type), w, length);
+    return nncf::place_quantizers(b.get(), {}).size();
+  };
+  // A chain has as many quantizers as a short one.
+  const auto repeated = [](model_builder& b, std::string y, const char* op, int length) {
+    for (int i = 0; i < length; ++i) {
       y = b.add(op, {y});
     }
-    b.output(b.add("MatMul", {y, w}));
-    CHECK(nncf::place_quantizers(b.get(), {}).size() == 2);
+    return y;
+  };
+  for (const char* op : {"Identity", "Relu"}) {
+    INFO(op);
+    const auto model_of = [&](model_builder& b, const std::string& x, const std::string& w,
+                              int length) {
+      b.output(b.add("MatMul", {repeated(b, x, op, length), w}));
+    };
+    CHECK(placed("x", element_type::f32, 3, model_of) == 2);
+    CHECK(placed("x", element_type::f32, 40000, model_of) == 2);
   }
-  {
-    model_builder b;
-    std::string y = b.input("i", {2, 4}, element_type::s64);
-    for (int i = 0; i < 40000; ++i) {
-      y = b.add("Identity", {y});
-    }
-    y = b.add("Cast", {y}, {{"to", number(1)}});
-    b.output(b.add("MatMul", {y, b.constant("w", floats({4, 4}, std::vector<float>(16, 0.5F)))}));
-    CHECK(nncf::place_quantizers(b.get(), {}).size() <= 2);
-  }
-  {
-    // A quantizer waits at a result for another one that comes from far away.
-    model_builder b;
-    const std::string w = b.constant("w", floats({4, 4}, std::vector<float>(16, 0.5F)));
-    const std::string branch = b.add("MatMul", {b.input("x", {2, 4}), w});
-    std::string y = branch;
-    for (int i = 0; i < 40000; ++i) {
-      y = b.add("Identity", {y});
-    }
+  const auto of_integers = [&](model_builder& b, const std::string& i, const std::string& w,
+                               int length) {
+    const std::string y = b.add("Cast", {repeated(b, i, "Identity", length)}, {{"to", number(1)}});
     b.output(b.add("MatMul", {y, w}));
+  };
+  CHECK(placed("i", element_type::s64, 40000, of_integers) ==
+        placed("i", element_type::s64, 3, of_integers));
+  // A quantizer waits at a result for another one that comes from far away.
+  const auto waiting = [&](model_builder& b, const std::string& x, const std::string& w,
+                           int length) {
+    const std::string branch = b.add("MatMul", {x, w});
+    b.output(b.add("MatMul", {repeated(b, branch, "Identity", length), w}));
     b.output(b.add("MatMul", {branch, w}));
-    CHECK(nncf::place_quantizers(b.get(), {}).size() >= 3);
-  }
+  };
+  CHECK(placed("x", element_type::f32, 40000, waiting) ==
+        placed("x", element_type::f32, 3, waiting));
   // Each value has two ways to the next one: 2^60 ways in all.
-  model_builder b(15);
-  std::string y = b.input("x", {2, 4});
-  for (int i = 0; i < 60; ++i) {
-    y = b.add("CastLike", {y, y});
-  }
-  b.output(b.add("MatMul", {y, b.constant("w", floats({4, 4}, std::vector<float>(16, 0.5F)))}));
-  CHECK(nncf::place_quantizers(b.get(), {}).size() <= 2);
+  const auto doubled = [](model_builder& b, std::string y, const std::string& w, int length) {
+    for (int i = 0; i < length; ++i) {
+      y = b.add("CastLike", {y, y});
+    }
+    b.output(b.add("MatMul", {y, w}));
+  };
+  CHECK(placed("x", element_type::f32, 60, doubled) == placed("x", element_type::f32, 3, doubled));
 }

@@ -408,19 +408,13 @@ class quantizer_propagation {
       return known->second;
     }
     std::set<std::size_t> found;
-    std::set<std::size_t> passed;
-    std::vector<std::size_t> next{branch};
-    while (!next.empty()) {
-      const std::size_t v = next.back();
-      next.pop_back();
-      for (const auto& [user, k] : users_[v]) {
-        if (rules_[user].of != trait::moves) {
-          found.insert(user);
-        } else if (passed.insert(user).second) {
-          next.push_back(user);
-        }
+    walk_below(branch, [&](std::size_t user, std::size_t) {
+      const bool moves = rules_[user].of == trait::moves;
+      if (!moves) {
+        found.insert(user);
       }
-    }
+      return moves;
+    });
     constexpr std::size_t most_kept = 1'000'000;
     kept_ += found.size();
     if (kept_ > most_kept) {
@@ -432,24 +426,33 @@ class quantizer_propagation {
 
   /// Whether each way down from a result meets a quantizer before an operator that computes.
   [[nodiscard]] bool all_quantized_below(std::size_t branch) const {
+    bool all = true;
+    walk_below(branch, [&](std::size_t user, std::size_t k) {
+      if (here({user, k})) {
+        return false;
+      }
+      const bool moves = rules_[user].of == trait::moves;
+      all = all && moves;
+      return moves && !here({user, {}});
+    });
+    return all;
+  }
+
+  /// Calls passes(user, k) for the users of the result of a vertex, which take it as their source
+  /// k, and goes on below those for which it returns true, once below each.
+  template <class Passes>
+  void walk_below(std::size_t branch, const Passes& passes) const {
     std::set<std::size_t> passed;
     std::vector<std::size_t> next{branch};
     while (!next.empty()) {
       const std::size_t v = next.back();
       next.pop_back();
       for (const auto& [user, k] : users_[v]) {
-        if (here({user, k})) {
-          continue;
-        }
-        if (rules_[user].of != trait::moves) {
-          return false;
-        }
-        if (!here({user, {}}) && passed.insert(user).second) {
+        if (passes(user, k) && passed.insert(user).second) {
           next.push_back(user);
         }
       }
     }
-    return true;
   }
 
   /// The first quantizers below the result of a vertex on each way down.
@@ -486,8 +489,8 @@ class quantizer_propagation {
   }
 
   /// Whether all quantizers that may still come to a result with several users wait there. `q`,
-  /// which waits there, is not in the queue. It looks again only after changes: steps of quantizers
-  /// that are far away are many.
+  /// which waits there, is not in the queue. It looks again only after a change, because a
+  /// quantizer that is far away needs many steps.
   [[nodiscard]] bool is_awaited_by_all(std::size_t branch, std::size_t q) {
     const auto [looked, is_first] = looked_.try_emplace(branch, changes_);
     if (!is_first && looked->second == changes_) {
@@ -513,6 +516,7 @@ class quantizer_propagation {
 
   /// Ends the waiting at a result with several users.
   void merge_waiting(std::size_t branch) {
+    ++changes_;
     const std::set<std::size_t> waiting = waiting_[branch];
     waiting_.erase(branch);
     for (const std::size_t q : waiting) {
@@ -723,7 +727,7 @@ class quantizer_propagation {
   std::map<std::size_t, std::set<std::size_t>> waiting_;  // by the vertex of the result
   std::map<std::size_t, std::size_t> waiting_for_;
   std::map<std::size_t, std::size_t> at_embeddings_;
-  std::size_t changes_ = 0;                    // how many steps were not within a chain
+  std::size_t changes_ = 0;                    // steps that were not within a chain, and merges
   std::map<std::size_t, std::size_t> looked_;  // at which of them, by branch
   std::map<std::size_t, std::set<std::size_t>> computing_below_;
   std::size_t kept_ = 0;  // vertices in computing_below_

@@ -305,9 +305,9 @@ DETENT_GRAPH_DECL void remove_no_ops(model& m) {
 ///
 /// QuantizeLinear and DequantizeLinear are left alone unless `dequantize` is true, because they
 /// mark which weights are quantized. Sub-graphs stay as they are. `registry` has the operators that
-/// can be computed; others stay, and so do nodes that need more scratch memory or iterations than
-/// that, or that take all of them together above 2^30 multiply-adds and 256 for each element of the
-/// model's constants. Throws what the operators throw.
+/// can be computed; others stay. A node also stays if it would need more than twice that memory or
+/// 2^20 iterations, or if all computed nodes together would need more than 2^30 multiply-adds and
+/// 256 for each element of the model's constants. Throws what the operators throw.
 DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
                                       const operator_registry& registry = default_operators());
 
