@@ -23,6 +23,7 @@
 #include "check_graph_error.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
+#include "single_node.hpp"
 
 namespace {
 
@@ -34,24 +35,6 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 std::vector<tensor> run(const graph::model& m, const tensors& inputs,
                         const graph::executor_options& options = {}) {
   return graph::executor(m, options).run(inputs);
-}
-
-/// The first output of a node with constant inputs.
-tensor result_of(const std::string& op, const std::vector<tensor>& inputs, attributes a = {},
-                 std::int64_t opset = 17, const std::string& domain = "") {
-  model_builder b(opset);
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) {
-      names.emplace_back();
-      continue;
-    }
-    names.push_back("in" + std::to_string(i));
-    b.constant(names.back(), inputs[i]);
-  }
-  const std::string y = b.add(op, names, std::move(a), domain);
-  b.output(y, element_type::undefined);
-  return run(b.get(), {})[0];
 }
 
 tensor longs(const std::vector<std::int64_t>& values) {

@@ -4,6 +4,7 @@
 #define DETENT_TESTS_GRAPH_SINGLE_NODE_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,24 @@ inline tensor run_twice(graph::model m, const std::vector<tensor>& inputs, bool 
   graph::executor executor(std::move(m));
   static_cast<void>(executor.run(feeds(inputs, constant)));
   return executor.run(feeds(inputs, constant))[0];
+}
+
+/// The first output of a node with constant inputs. A tensor without a type is an absent input.
+inline tensor result_of(const std::string& op, const std::vector<tensor>& inputs, attributes a = {},
+                        std::int64_t opset = 17, const std::string& domain = "") {
+  model_builder b(opset);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) {
+      names.emplace_back();
+      continue;
+    }
+    names.push_back("in" + std::to_string(i));
+    b.constant(names.back(), inputs[i]);
+  }
+  const std::string y = b.add(op, names, std::move(a), domain);
+  b.output(y, element_type::undefined);
+  return graph::executor(b.get()).run({})[0];
 }
 
 }  // namespace test

@@ -22,6 +22,11 @@ namespace ops {
 inline void infer_prelu(operator_context& c) {
   infer_broadcast(c);
   const shape& x = c.input(0).dims();
+  // Before opset 7, the slopes are those of the channels: axis 1.
+  c.require_supported(
+      c.opset >= 7 || c.input(1).count() == 1 || x.size() == 2 || c.input(1).rank() + 1 == x.size(),
+      "slopes of shape ", shown(c.input(1).dims()), " for an input of shape ", shown(x),
+      " in opset ", c.opset);
   c.require(c.outputs[0].dims() == x, "a slope of shape ", shown(c.input(1).dims()),
             " for an input of shape ", shown(x));
 }

@@ -65,9 +65,25 @@ void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
   return dims;
 }
 
+/// Before opset 7, an attribute `axis` said with which axis of the first operand the first one of
+/// the second operand goes. Throws unsupported if that is not where it goes since then, where the
+/// last axes go together.
+inline void require_aligned_last(const operator_context& c) {
+  if (c.opset >= 7 || c.input_count() != 2 || c.n().get_int("broadcast", 0) == 0) {
+    return;
+  }
+  const auto offset =
+      static_cast<std::int64_t>(c.input(0).rank()) - static_cast<std::int64_t>(c.input(1).rank());
+  const std::int64_t axis = c.n().get_int("axis", -1);
+  c.require_supported(axis == -1 || axis == offset || c.input(1).count() == 1, "axis ", axis,
+                      " for shapes ", shown(c.input(0).dims()), " and ", shown(c.input(1).dims()),
+                      " in opset ", c.opset, "; since opset 7, the last axes go together");
+}
+
 /// An infer() for operators whose inputs have one common type and are broadcast to one shape, which
 /// are the type and shape of the output.
 inline void infer_broadcast(operator_context& c) {
+  require_aligned_last(c);
   shape dims = c.input(0).dims();
   for (std::size_t i = 1; i < c.input_count(); ++i) {
     c.require(c.input(i).type() == c.input(0).type(), "input ", i, " is ", shown(c.input(i).type()),

@@ -202,8 +202,10 @@ inline transposed_window read_transposed(const operator_context& c) {
   c.require(in.size() == w.size() && in.size() >= 3, "input ", shown(in), " and weights ", shown(w),
             " do not fit together");
   const std::int64_t groups = c.n().get_int("group", 1);
-  c.require(groups >= 1 && w[0] == in[1] && in[1] % groups == 0, in[1], " input channels, weights ",
-            shown(w), " and ", groups, " groups do not fit together");
+  c.require(groups >= 1 && groups <= std::numeric_limits<std::int32_t>::max() && w[0] == in[1] &&
+                in[1] % groups == 0,
+            in[1], " input channels, weights ", shown(w), " and ", groups,
+            " groups do not fit together");
   const std::size_t rank = in.size() - 2;
   transposed_window t;
   t.a.kernel.assign(w.begin() + 2, w.end());
@@ -224,6 +226,7 @@ inline transposed_window read_transposed(const operator_context& c) {
       c.require(output_shape.empty() || output_shape.size() == rank, "output_shape has ",
                 output_shape.size(), " values, not ", rank);
       extent = output_shape.empty() ? in[i + 2] * t.a.strides[i] : output_shape[i];
+      c.require(extent > 0, "the output has extent ", extent, " along axis ", i + 2);
       const std::int64_t total = (std::max)(std::int64_t{0}, full - extent);
       const std::int64_t smaller = total / 2;
       begin = automatic == "SAME_UPPER" ? smaller : total - smaller;

@@ -463,6 +463,7 @@ inline void run_cast(operator_context& c) {
 
 /// Infers the output of Pow. It has the type of the base; the exponent may have another type.
 inline void infer_pow(operator_context& c) {
+  require_aligned_last(c);
   c.set_output(0, c.input(0).type(), broadcast_dims(c, c.input(0).dims(), c.input(1).dims()));
 }
 
@@ -538,7 +539,10 @@ template <class T>
                            T otherwise) {
   if (c.opset < 11) {
     const graph::attribute* a = c.n().find(attribute);
-    return a != nullptr ? static_cast<T>(c.n().get_float(attribute, 0.0F)) : otherwise;
+    return a == nullptr ? otherwise
+           : std::is_floating_point_v<T>
+               ? static_cast<T>(c.n().get_float(attribute, 0.0F))
+               : saturate_to<T>(static_cast<double>(c.n().get_float(attribute, 0.0F)));
   }
   if (!c.has_input(input)) {
     return otherwise;

@@ -99,7 +99,9 @@ class pool_windows {
       const place& line = places_[1][y];
       const place& column = places_[2][x];
       taps.clear();
-      for (std::int64_t iz = plane.first; iz < plane.last; iz += dilation_[0]) {
+      // An image without pixels may have other axes as long as it likes.
+      const bool any = line.first < line.last && column.first < column.last;
+      for (std::int64_t iz = plane.first; any && iz < plane.last; iz += dilation_[0]) {
         for (std::int64_t iy = line.first; iy < line.last; iy += dilation_[1]) {
           for (std::int64_t ix = column.first; ix < column.last; ix += dilation_[2]) {
             taps.push_back(static_cast<std::size_t>((iz * in_[1] + iy) * in_[2] + ix));
@@ -411,8 +413,14 @@ inline void run_global_max(operator_context& c) {
   });
 }
 
-/// Computes QLinearAveragePool and QLinearGlobalAveragePool, whose inputs are x, x_scale,
-/// x_zero_point, y_scale, y_zero_point.
+/// Infers the output of QLinearAveragePool and QLinearGlobalAveragePool, whose inputs are x,
+/// x_scale, x_zero_point, y_scale, y_zero_point. Absent zero points are 0.
+template <void (*InferPool)(operator_context&)>
+void infer_quantized_average(operator_context& c) {
+  static_cast<void>(c.input(3));  // y_scale
+  InferPool(c);
+}
+
 inline void run_quantized_average(operator_context& c, bool global) {
   c.require_supported(c.n().get_int("channels_last", 0) == 0, "channels_last = 1");
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
@@ -443,14 +451,14 @@ inline constexpr operator_definition pooling_operators[] = {
      [](operator_context& c) { run_norm_pool(c, false); }, true},
     {"", "GlobalLpPool", 1, 1, layout_support::any, &infer_global_pool,
      [](operator_context& c) { run_norm_pool(c, true); }, true},
-    {"detent", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
-     &run_quantized_average_pool, true},
-    {"detent", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
-     &run_quantized_global_average, true},
-    {"com.microsoft", "QLinearAveragePool", 4, 5, layout_support::any, &infer_pool,
-     &run_quantized_average_pool, true},
-    {"com.microsoft", "QLinearGlobalAveragePool", 4, 5, layout_support::any, &infer_global_pool,
-     &run_quantized_global_average, true},
+    {"detent", "QLinearAveragePool", 2, 5, layout_support::any,
+     &infer_quantized_average<&infer_pool>, &run_quantized_average_pool, true},
+    {"detent", "QLinearGlobalAveragePool", 2, 5, layout_support::any,
+     &infer_quantized_average<&infer_global_pool>, &run_quantized_global_average, true},
+    {"com.microsoft", "QLinearAveragePool", 2, 5, layout_support::any,
+     &infer_quantized_average<&infer_pool>, &run_quantized_average_pool, true},
+    {"com.microsoft", "QLinearGlobalAveragePool", 2, 5, layout_support::any,
+     &infer_quantized_average<&infer_global_pool>, &run_quantized_global_average, true},
 };
 
 }  // namespace ops

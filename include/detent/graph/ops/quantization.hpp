@@ -244,7 +244,13 @@ inline void infer_dequantize(operator_context& c) {
   c.require_supported(
       type == element_type::f32 || type == element_type::f16 || type == element_type::bf16,
       "scale of type ", shown(type));
-  c.set_output(0, type, c.input(0).dims());
+  const auto declared = static_cast<element_type>(
+      c.n().get_int("output_dtype", static_cast<std::int64_t>(type)));  // since opset 23
+  const element_type result = declared == element_type::undefined ? type : declared;
+  c.require_supported(
+      result == element_type::f32 || result == element_type::f16 || result == element_type::bf16,
+      "output_dtype ", shown(result));
+  c.set_output(0, result, c.input(0).dims());
   c.outputs[0].set_channels_last(keeps_order(c));
 }
 

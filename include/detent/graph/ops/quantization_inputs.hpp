@@ -251,9 +251,12 @@ struct rhs_terms {
                           " weight scales for ", columns, " columns");
     }
     if (c.has_input(at.bias)) {
-      c.require(
-          c.inputs[at.bias].type() == element_type::s32 && c.inputs[at.bias].count() == columns,
-          "bias must be int32 with ", columns, " values");
+      const tensor& t = c.inputs[at.bias];
+      c.require_supported(
+          t.type() == element_type::s32 && t.count() == columns &&
+              (columns == 1 || t.dims().back() == static_cast<std::int64_t>(columns)),
+          "a bias of type ", shown(t.type()), " and shape ", shown(t.dims()),
+          ", not int32 with a value for each of ", columns, " columns");
       bias = c.inputs[at.bias].data<std::int32_t>();
     }
   }

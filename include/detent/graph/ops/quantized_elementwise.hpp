@@ -42,8 +42,11 @@ namespace ops {
 using detent::detail::binary_function;
 
 /// Infers the output of the QLinear* operators of two operands, whose inputs are a, a_scale,
-/// a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
+/// a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point. Absent zero points are 0.
 inline void infer_quantized_binary(operator_context& c) {
+  static_cast<void>(c.input(3));  // b
+  static_cast<void>(c.input(4));  // b_scale
+  static_cast<void>(c.input(6));  // y_scale
   c.require(c.input(0).type() == c.input(3).type(), "operands of types ", shown(c.inputs[0].type()),
             " and ", shown(c.inputs[3].type()));
   c.set_output(0, c.has_input(7) ? c.inputs[7].type() : c.inputs[0].type(),
@@ -205,8 +208,9 @@ inline node lookup_function(const node& n) {
 }
 
 /// Infers the output of Lookup, QLinearSigmoid and QLinearLeakyRelu, whose inputs are x, x_scale,
-/// x_zero_point, y_scale, y_zero_point.
+/// x_zero_point, y_scale, y_zero_point. Absent zero points are 0.
 inline void infer_lookup(operator_context& c) {
+  static_cast<void>(c.input(3));  // y_scale
   const node function = lookup_function(c.n());
   c.require_supported(function.op_type == "Clip" || is_unary_activation(function), "function '",
                       function.op_type, "'");
@@ -248,7 +252,16 @@ inline void infer_quantized_concat(operator_context& c) {
     }
     dims[axis] += piece[axis];
   }
-  c.set_output(0, c.has_input(1) ? c.inputs[1].type() : c.inputs[2].type(), std::move(dims));
+  const auto require_bytes = [&](const tensor& t) {
+    c.require_supported(t.type() == element_type::u8 || t.type() == element_type::s8,
+                        "elements of type ", shown(t.type()));
+  };
+  for (std::size_t i = 2; i < c.input_count(); i += 3) {
+    require_bytes(c.input(i));
+  }
+  const tensor& typed = c.has_input(1) ? c.inputs[1] : c.inputs[2];
+  require_bytes(typed);
+  c.set_output(0, typed.type(), std::move(dims));
   c.outputs[0].set_channels_last(movement::is_channels_last_concat(c, 2, 3));
 }
 
@@ -282,22 +295,22 @@ inline void run_quantized_concat(operator_context& c) {
 }
 
 inline constexpr operator_definition quantized_elementwise_operators[] = {
-    {"detent", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"detent", "QLinearAdd", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::add>, true},
-    {"detent", "QLinearSub", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"detent", "QLinearSub", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::sub>, true},
-    {"detent", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"detent", "QLinearMul", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::mul>, true},
-    {"detent", "QLinearDiv", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"detent", "QLinearDiv", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::div>, true},
-    {"com.microsoft", "QLinearAdd", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"com.microsoft", "QLinearAdd", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::add>, true},
-    {"com.microsoft", "QLinearMul", 7, 8, layout_support::elementwise, &infer_quantized_binary,
+    {"com.microsoft", "QLinearMul", 2, 8, layout_support::elementwise, &infer_quantized_binary,
      &run_quantized_binary<binary_function::mul>, true},
-    {"detent", "Lookup", 4, 5, layout_support::elementwise, &infer_lookup, &run_lookup, true},
-    {"com.microsoft", "QLinearSigmoid", 4, 5, layout_support::elementwise, &infer_lookup,
+    {"detent", "Lookup", 2, 5, layout_support::elementwise, &infer_lookup, &run_lookup, true},
+    {"com.microsoft", "QLinearSigmoid", 2, 5, layout_support::elementwise, &infer_lookup,
      &run_lookup, true},
-    {"com.microsoft", "QLinearLeakyRelu", 4, 5, layout_support::elementwise, &infer_lookup,
+    {"com.microsoft", "QLinearLeakyRelu", 2, 5, layout_support::elementwise, &infer_lookup,
      &run_lookup, true},
     {"detent", "QLinearConcat", 5, any_number, layout_support::any, &infer_quantized_concat,
      &run_quantized_concat, true},

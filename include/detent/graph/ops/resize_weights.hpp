@@ -123,6 +123,11 @@ struct axis_size {
   bool sized = true;        // the model gives sizes; if false, it gives scales
   float crop_begin = 0.0F;  // the part of the axis that tf_crop_and_resize takes, of a length of 1
   float crop_end = 1.0F;
+
+  /// An axis that is not resized stays as it is, even where the transformation would shift it.
+  [[nodiscard]] bool is_resized() const noexcept {
+    return in != out || scale != 1.0F || crop_begin != 0.0F || crop_end != 1.0F;
+  }
 };
 
 [[nodiscard]] inline axis_size by_scale(const operator_context& c, std::int64_t in, float scale) {
@@ -316,12 +321,9 @@ inline void read_crops(const operator_context& c, const std::vector<std::size_t>
   movement::index_map map(c.memory);
   map.reserve(static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
-    // An axis that is not resized stays as it is, even where the transformation would shift it.
-    const bool resized =
-        s.in != s.out || s.scale != 1.0F || s.crop_begin != 0.0F || s.crop_end != 1.0F;
     const float x = coordinate(m.where, s, i);
-    map.push_back(resized ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
-                          : static_cast<std::size_t>(i));
+    map.push_back(s.is_resized() ? clamped(round_coordinate(m.nearest, x, s.scale), s.in)
+                                 : static_cast<std::size_t>(i));
   }
   return map;
 }
@@ -435,7 +437,7 @@ inline void add_antialiased(const method& m, const axis_size& s, float x, weight
   map.index.reserve(taps * static_cast<std::size_t>(s.out));
   map.weight.reserve(taps * static_cast<std::size_t>(s.out));
   for (std::int64_t i = 0; i < s.out; ++i) {
-    const float x = coordinate(m.where, s, i);
+    const float x = s.is_resized() ? coordinate(m.where, s, i) : static_cast<float>(i);
     if (m.antialias) {
       add_antialiased(m, s, x, map);
     } else if (m.how == mode::cubic) {

@@ -84,7 +84,7 @@ class quantized_values {
     return found == known_.end() ? 0 : found->second.rank();
   }
 
-  /// The quantized form of a float value that a DequantizeLinear with constant parameters makes;
+  /// The quantized form of a float32 value that a DequantizeLinear with constant parameters makes;
   /// nothing for other values.
   [[nodiscard]] std::optional<quantized_value> dequantized(const std::string& value) const {
     const std::size_t i = value.empty() ? links::none : links_.producer(value);
@@ -95,7 +95,9 @@ class quantized_values {
     const node& n = m_.nodes[i];
     const tensor* scale = constant(n.inputs[1]);
     const std::string zero_point = input_or_none(n, 2);
+    const auto f32 = static_cast<std::int64_t>(element_type::f32);
     if (scale == nullptr || scale->type() != element_type::f32 || scale->count() == 0 ||
+        n.get_int("output_dtype", f32) != f32 ||
         (!zero_point.empty() && !is_zero_point_for(*scale, zero_point))) {
       return std::nullopt;
     }

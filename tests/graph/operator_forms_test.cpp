@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Forms of operators that their specification allows and few models have: absent zero points,
+// biases of other shapes, output types that an attribute names, attributes of old opsets. And sizes
+// that are refused, or must end at once.
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <detent/error.hpp>
+#include <detent/float_formats.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/run/executor.hpp>
+
+#include "check_graph_error.hpp"
+#include "model_builder.hpp"
+#include "single_node.hpp"
+
+namespace {
+
+using namespace test;
+
+constexpr const char* microsoft = "com.microsoft";
+
+tensor bytes(shape dims, const std::vector<std::uint8_t>& values) {
+  return make_tensor(element_type::u8, std::move(dims), values);
+}
+tensor signed_bytes(shape dims, const std::vector<std::int8_t>& values) {
+  return make_tensor(element_type::s8, std::move(dims), values);
+}
+tensor scale(float s) { return floats({}, {s}); }
+
+/// Checks that a node is refused with an error of this kind, whose message has these words.
+void check_refused(error_kind kind, std::initializer_list<std::string_view> words,
+                   const std::string& op, const std::vector<tensor>& inputs, const attributes& a,
+                   std::int64_t opset = 17, const std::string& domain = "") {
+  check_graph_error(kind, words,
+                    [&] { static_cast<void>(result_of(op, inputs, a, opset, domain)); });
+}
+
+}  // namespace
+
+TEST_CASE("forms: integer operators of com.microsoft without zero points") {
+  const tensor a = bytes({1, 3}, {0, 2, 200});
+  const tensor b = bytes({1, 3}, {4, 3, 100});
+  const auto codes = [](const std::string& op, const std::vector<tensor>& inputs,
+                        attributes attributes_of_node = {}) {
+    return values_of<std::uint8_t>(
+        result_of(op, inputs, std::move(attributes_of_node), 17, microsoft));
+  };
+  // (a / 2 + b / 4) / 0.5 and (a / 2) * (b / 4) / 0.5, ties to even. With and without the place of
+  // the last input, which is absent.
+  const std::vector<tensor> binary{a, scale(0.5F), {}, b, scale(0.25F), {}, scale(0.5F)};
+  CHECK(codes("QLinearAdd", binary) == std::vector<std::uint8_t>{2, 4, 250});
+  CHECK(codes("QLinearMul", binary) == std::vector<std::uint8_t>{0, 2, 255});
+  std::vector<tensor> one_given = binary;
+  one_given[2] = bytes({}, {2});
+  one_given.push_back(bytes({}, {10}));
+  CHECK(codes("QLinearAdd", one_given) == std::vector<std::uint8_t>{10, 12, 255});
+
+  const tensor s = signed_bytes({1, 4}, {-128, -2, 0, 64});
+  CHECK(values_of<std::int8_t>(result_of("QLinearLeakyRelu", {s, scale(0.5F), {}, scale(0.25F)},
+                                         {{"alpha", real(0.25F)}}, 17, microsoft)) ==
+        std::vector<std::int8_t>{-64, -1, 0, 127});
+  CHECK(values_of<std::int8_t>(result_of("QLinearSigmoid", {s, scale(1.0F), {}, scale(0.25F)}, {},
+                                         17, microsoft)) == std::vector<std::int8_t>{0, 0, 2, 4});
+
+  const tensor image = bytes({1, 1, 2, 2}, {1, 2, 3, 4});
+  CHECK(codes("QLinearGlobalAveragePool", {image, scale(0.5F), {}, scale(0.25F)}) ==
+        std::vector<std::uint8_t>{5});
+  CHECK(codes("QLinearAveragePool", {image, scale(0.5F), {}, scale(0.25F)},
+              {{"kernel_shape", list({1, 2})}}) == std::vector<std::uint8_t>{3, 7});
+}
+
+TEST_CASE("forms: an integer operator of com.microsoft needs its scales") {
+  const tensor a = bytes({1, 3}, {0, 2, 200});
+  const tensor image = bytes({1, 1, 2, 2}, {1, 2, 3, 4});
+  const auto refused = [](const std::string& op, const std::vector<tensor>& inputs,
+                          std::string_view missing) {
+    // As constants, and as values that only a run gives: then inference must notice.
+    check_refused(error_kind::bad_file, {op, missing}, op, inputs, {}, 17, microsoft);
+    check_graph_error(error_kind::bad_file, {op, missing}, [&] {
+      static_cast<void>(
+          graph::infer_shapes(single_node(op, inputs, false, {}, microsoft, element_type::u8)));
+    });
+  };
+  refused("QLinearAdd", {a, scale(1)}, "input 3 is missing");
+  refused("QLinearAdd", {a, scale(1), {}, a}, "input 4 is missing");
+  refused("QLinearMul", {a, scale(1), {}, a, scale(1), {}}, "input 6 is missing");
+  refused("QLinearSigmoid", {a, scale(1)}, "input 3 is missing");
+  refused("QLinearLeakyRelu", {a, scale(1), bytes({}, {0})}, "input 3 is missing");
+  refused("QLinearGlobalAveragePool", {image, scale(1)}, "input 3 is missing");
+}
+
+TEST_CASE("forms: QLinearConcat joins bytes only") {
+  const tensor words = make_tensor(element_type::s16, {1, 2}, std::vector<std::int16_t>{1, 2});
+  const tensor piece = bytes({1, 2}, {1, 2});
+  const tensor zero = bytes({}, {0});
+  const attributes axis{{"axis", number(1)}};
+  const auto joined = [&](const tensor& zero_point, const tensor& first, const tensor& second) {
+    return std::vector<tensor>{scale(1), zero_point, first, scale(1), zero, second, scale(1), zero};
+  };
+  for (const auto& inputs : {joined(zero, words, piece), joined(zero, piece, words)}) {
+    check_refused(error_kind::unsupported, {"QLinearConcat", "int16"}, "QLinearConcat", inputs,
+                  axis, 17, microsoft);
+  }
+  const tensor word = make_tensor(element_type::u16, {}, std::vector<std::uint16_t>{1});
+  check_refused(error_kind::unsupported, {"QLinearConcat", "uint16"}, "QLinearConcat",
+                joined(word, piece, piece), axis, 17, microsoft);
+}
+
+TEST_CASE("forms: the bias of QGemm is a row") {
+  const auto s32 = [](shape dims, const std::vector<std::int32_t>& values) {
+    return make_tensor(element_type::s32, std::move(dims), values);
+  };
+  const auto inputs = [&](const tensor& bias) {
+    return std::vector<tensor>{bytes({2, 2}, {1, 2, 3, 4}),
+                               scale(1),
+                               bytes({}, {0}),
+                               bytes({2, 2}, {1, 0, 0, 1}),
+                               scale(1),
+                               bytes({}, {0}),
+                               bias};
+  };
+  const std::vector<float> with_row{11, 22, 13, 24};
+  for (const shape& dims : {shape{2}, shape{1, 2}}) {
+    CHECK(values_of<float>(result_of("QGemm", inputs(s32(dims, {10, 20})), {}, 17, microsoft)) ==
+          with_row);
+  }
+  // A column has as many values as there are columns, but is one value for each row.
+  check_refused(error_kind::unsupported, {"QGemm", "[2,1]"}, "QGemm", inputs(s32({2, 1}, {10, 20})),
+                {}, 17, microsoft);
+  check_refused(error_kind::unsupported, {"QGemm", "[2,2]"}, "QGemm",
+                inputs(s32({2, 2}, {1, 2, 3, 4})), {}, 17, microsoft);
+}
+
+TEST_CASE("forms: the output type that an attribute of DequantizeLinear names") {
+  const tensor codes = bytes({3}, {0, 1, 255});
+  const auto to = [](element_type type) {
+    return attributes{{"output_dtype", number(static_cast<std::int64_t>(type))}};
+  };
+  // 1 / 3 and 255 / 3 in float32, rounded to float16: 0.33325 and 85.
+  const tensor y =
+      result_of("DequantizeLinear", {codes, scale(1.0F / 3)}, to(element_type::f16), 23);
+  REQUIRE(y.type() == element_type::f16);
+  CHECK(values_of<std::uint16_t>(y) == std::vector<std::uint16_t>{0, 0x3555, 0x5550});
+  CHECK(result_of("DequantizeLinear", {codes, scale(1)}, to(element_type::undefined), 23).type() ==
+        element_type::f32);
+  check_refused(error_kind::unsupported, {"DequantizeLinear", "output_dtype", "int32"},
+                "DequantizeLinear", {codes, scale(1)}, to(element_type::s32), 23);
+}
+
+TEST_CASE("forms: values that are dequantized to float16 are not taken for float32") {
+  model_builder b(23);
+  b.input("q", {1, 4}, element_type::u8);
+  b.constant("s", scale(1.0F / 3));
+  const std::string half =
+      b.add("DequantizeLinear", {"q", "s"},
+            {{"output_dtype", number(static_cast<std::int64_t>(element_type::f16))}});
+  const std::string relu = b.add("LeakyRelu", {half});
+  b.constant("t", scale(1.0F / 3));
+  b.constant("z", bytes({}, {0}));
+  b.output(b.add("QuantizeLinear", {relu, "t", "z"}), element_type::u8);
+  graph::model m = b.get();
+  graph::lower_quantized(m);
+  for (const graph::node& n : m.nodes) {
+    CHECK(n.op_type != "Lookup");
+  }
+}
+
+TEST_CASE("forms: Resize leaves axes alone that it does not resize") {
+  // tf_half_pixel_for_nn shifts coordinates by half an element even where the scale is 1.
+  for (const char* mode : {"linear", "cubic"}) {
+    INFO(mode);
+    const tensor x = floats({2, 2, 2}, {1, 2, 10, 20, 100, 200, 1000, 2000});
+    const attributes a{{"mode", text(mode)},
+                       {"coordinate_transformation_mode", text("tf_half_pixel_for_nn")}};
+    const auto whole =
+        values_of<float>(result_of("Resize", {x, {}, floats({3}, {1, 1, 2})}, a, 11));
+    REQUIRE(whole.size() == 16);
+    for (std::size_t row = 0; row < 4; ++row) {
+      const auto values = values_of<float>(x);
+      const tensor part = floats({2}, {values[2 * row], values[2 * row + 1]});
+      CHECK(values_of<float>(result_of("Resize", {part, {}, floats({1}, {2})}, a, 11)) ==
+            std::vector<float>(whole.begin() + static_cast<std::ptrdiff_t>(4 * row),
+                               whole.begin() + static_cast<std::ptrdiff_t>(4 * row + 4)));
+    }
+    CHECK(values_of<float>(result_of("Resize", {x, {}, floats({3}, {1, 1, 1})}, a, 11)) ==
+          values_of<float>(x));
+  }
+}
+
+TEST_CASE("forms: where operands go together before opset 7") {
+  const tensor x = floats({2, 2}, {1, 2, 3, 4});
+  const tensor row = floats({2}, {10, 20});
+  const auto broadcast = [](std::int64_t axis) {
+    return attributes{{"broadcast", number(1)}, {"axis", number(axis)}};
+  };
+  const std::vector<float> sums{11, 22, 13, 24};
+  CHECK(values_of<float>(result_of("Add", {x, row}, {{"broadcast", number(1)}}, 6)) == sums);
+  CHECK(values_of<float>(result_of("Add", {x, row}, broadcast(1), 6)) == sums);
+  CHECK(values_of<float>(result_of("Add", {x, floats({1}, {1})}, broadcast(0), 6)) ==
+        std::vector<float>{2, 3, 4, 5});
+  // Axis 0 would add 10 to the first row and 20 to the second.
+  for (const char* op : {"Add", "Sub", "Mul", "Div", "Pow", "Less", "Greater", "Equal"}) {
+    check_refused(error_kind::unsupported, {op, "axis 0", "[2,2]", "opset 6"}, op, {x, row},
+                  broadcast(0), 6);
+  }
+  // Since opset 7 there is no such attribute.
+  CHECK(values_of<float>(result_of("Add", {x, row}, broadcast(0), 7)) == sums);
+
+  const tensor negative = floats({1, 2, 2}, {-1, -2, -3, -4});
+  CHECK(values_of<float>(result_of("PRelu", {negative, floats({2, 1}, {2, 3})}, {}, 6)) ==
+        std::vector<float>{-2, -4, -9, -12});
+  check_refused(error_kind::unsupported, {"PRelu", "[2]", "[1,2,2]", "opset 6"}, "PRelu",
+                {negative, floats({2}, {2, 3})}, {}, 6);
+  CHECK(values_of<float>(result_of("PRelu", {negative, floats({1}, {2})}, {}, 6)) ==
+        std::vector<float>{-2, -4, -6, -8});
+  CHECK(values_of<float>(result_of("PRelu", {floats({1, 2}, {-1, -2}), floats({2}, {2, 3})}, {},
+                                   6)) == std::vector<float>{-2, -6});
+}
+
+TEST_CASE("forms: bounds of Clip before opset 11 that integers do not have") {
+  const auto s64 = [](const std::vector<std::int64_t>& values) {
+    return make_tensor(element_type::s64, {static_cast<std::int64_t>(values.size())}, values);
+  };
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const auto clip = [&](const tensor& x, float lower, float upper) {
+    return result_of("Clip", {x}, {{"min", real(lower)}, {"max", real(upper)}}, 6);
+  };
+  const std::vector<std::int64_t> ends{std::numeric_limits<std::int64_t>::min(), -3, 5,
+                                       std::numeric_limits<std::int64_t>::max()};
+  CHECK(values_of<std::int64_t>(clip(s64(ends), -infinity, infinity)) == ends);
+  CHECK(values_of<std::int64_t>(clip(s64(ends), -3e38F, 4)) ==
+        std::vector<std::int64_t>{ends[0], -3, 4, 4});
+  CHECK(values_of<std::uint8_t>(clip(bytes({3}, {0, 7, 255}), -1, 300)) ==
+        std::vector<std::uint8_t>{0, 7, 255});
+}
+
+TEST_CASE("forms: ConvTranspose of sizes that do not exist") {
+  const tensor x = floats({1, 1, 2}, {1, 2});
+  const tensor w = floats({1, 1, 2}, {1, 1});
+  for (const std::int64_t extent :
+       {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0}}) {
+    check_refused(error_kind::bad_file, {"ConvTranspose", "extent"}, "ConvTranspose", {x, w},
+                  {{"output_shape", list({extent})}});
+  }
+  check_refused(error_kind::bad_file, {"ConvTranspose", "groups"}, "ConvTranspose",
+                {floats({1, 0, 2}, {}), floats({0, 1, 2}, {})},
+                {{"group", number((std::int64_t{1} << 62) + 1)}});
+}
+
+TEST_CASE("forms: pools of images without pixels end at once") {
+  // The window covers 2^56 places of the first two axes, and none of the last one.
+  const std::int64_t far = std::int64_t{1} << 28;
+  const auto ends = [](const std::string& op, const std::vector<tensor>& inputs,
+                       const attributes& a = {}, const std::string& domain = "") {
+    INFO(op);
+    try {
+      const std::size_t count = result_of(op, inputs, a, 17, domain).count();
+      CHECK(count == 1);
+    } catch (const detent::error& e) {
+      CHECK(std::string_view(e.what()).find(op) != std::string_view::npos);
+    }
+  };
+  const attributes whole{{"kernel_shape", list({far, far, 2})}, {"pads", list({0, 0, 1, 0, 0, 1})}};
+  const tensor x = tensor::allocate(element_type::f32, {1, 1, far, far, 0});
+  const tensor codes = tensor::allocate(element_type::u8, {1, 1, far, far, 0});
+  for (const char* op : {"MaxPool", "AveragePool", "LpPool"}) {
+    ends(op, {x}, whole);
+  }
+  for (const char* op : {"GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"}) {
+    ends(op, {x});
+  }
+  ends("QLinearGlobalAveragePool", {codes, scale(1), {}, scale(1)}, {}, microsoft);
+  ends("QLinearAveragePool", {codes, scale(1), {}, scale(1)}, whole, microsoft);
+}
