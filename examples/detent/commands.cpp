@@ -24,6 +24,7 @@
 
 #include "comparison.hpp"
 #include "json_output.hpp"
+#include "overwriting.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 #include "usage_error.hpp"
@@ -196,6 +197,13 @@ int run(const run_arguments& a) {
     require(samples.folder() != nullptr || names.insert(name).second, error_kind::invalid_argument,
             "two outputs would be written to ", name, ".npy");
   }
+  if (samples.folder() == nullptr) {
+    std::vector<named_file> written;
+    for (const std::string& name : names) {
+      written.push_back({"output", (std::filesystem::path(a.output) / (name + ".npy")).string()});
+    }
+    require_apart(files_named_by("--input", a.inputs), written);
+  }
   graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
   const std::vector<output_file> files = samples.folder() != nullptr
                                              ? run_folder(executor, samples, declared, a.output)
@@ -290,7 +298,7 @@ struct stated_params {
   element_type type = element_type::undefined;
   std::size_t scales = 0;
   float smallest = 0.0F, largest = 0.0F;
-  std::int64_t zero_point = 0;
+  std::optional<std::int64_t> zero_point = 0;  // nothing if channels have different ones
   std::int64_t axis = -1;
 };
 
@@ -321,8 +329,17 @@ std::vector<stated_params> stated(const graph::model& m) {
     if (zero != nullptr && zero->count() > 0) {
       using integers =
           graph::type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
-      static_cast<void>(graph::visit_type(integers{}, zero->type(),
-                                          [&]<class T>() { p.zero_point = zero->data<T>()[0]; }));
+      const element_type whole = zero->type() == element_type::u4   ? element_type::u8
+                                 : zero->type() == element_type::s4 ? element_type::s8
+                                                                    : zero->type();
+      static_cast<void>(graph::visit_type(integers{}, whole, [&]<class T>() {
+        const auto values = zero->data<T>();
+        if (std::all_of(values.begin(), values.end(), [&](T v) { return v == values[0]; })) {
+          p.zero_point = values[0];
+        } else {
+          p.zero_point.reset();
+        }
+      }));
     }
     all.push_back(std::move(p));
   }
@@ -390,7 +407,7 @@ int inspect(const inspect_arguments& a) {
                               {"scales", p.scales},
                               {"scale_min", p.smallest},
                               {"scale_max", p.largest},
-                              {"zero_point", p.zero_point},
+                              {"zero_point", p.zero_point ? json_object(*p.zero_point) : nullptr},
                               {"axis", p.axis}});
     }
     j["quantization"] = quantization;
@@ -428,8 +445,8 @@ int inspect(const inspect_arguments& a) {
     for (const stated_params& p : params) {
       if (p.scales == 1) {
         std::printf("  %-6s scale %-14.9g zero_point %-4lld %s\n", graph::name(p.type).c_str(),
-                    static_cast<double>(p.smallest), static_cast<long long>(p.zero_point),
-                    one_line(p.value).c_str());
+                    static_cast<double>(p.smallest),
+                    static_cast<long long>(p.zero_point.value_or(0)), one_line(p.value).c_str());
       } else {
         std::printf("  %-6s %zu scales %.9g .. %.9g along axis %lld %s\n",
                     graph::name(p.type).c_str(), p.scales, static_cast<double>(p.smallest),

@@ -99,8 +99,11 @@ double percent(std::size_t part, std::size_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-std::size_t arg_max(const float* scores, std::size_t n) {
-  return static_cast<std::size_t>(std::max_element(scores, scores + n) - scores);
+std::optional<std::size_t> arg_max(const float* scores, std::size_t n) {
+  const bool has_nan = std::any_of(scores, scores + n, [](float x) { return x != x; });
+  return has_nan || n == 0 ? std::nullopt
+                           : std::optional(static_cast<std::size_t>(
+                                 std::max_element(scores, scores + n) - scores));
 }
 
 tensor in_rows(const tensor& output, const value_info& declared, const sample_set& samples,
@@ -155,18 +158,21 @@ std::size_t batch_size(const sample_set& samples, std::size_t asked) {
 }
 
 std::vector<std::int64_t> read_labels(const std::string& path, std::size_t samples) {
-  const tensor t = read_npy(path);
-  require(t.rank() == 1 || (t.rank() == 2 && t.dim(1) == 1), error_kind::shape_mismatch, path,
-          " has shape ", to_string(t.dims()), ", labels are one integer for each sample");
+  graph::npy_file file(path);
+  const shape& dims = file.dims();
+  require(dims.size() == 1 || (dims.size() == 2 && dims[1] == 1), error_kind::shape_mismatch, path,
+          " has shape ", to_string(dims), ", labels are one integer for each sample");
+  require(static_cast<std::uint64_t>(dims[0]) == samples, error_kind::shape_mismatch, path, " has ",
+          dims[0], " labels for ", samples, " samples");
+  const tensor t = file.read();
   std::vector<std::int64_t> labels(t.count());
-  using integers = graph::type_list<std::int32_t, std::int64_t, std::uint8_t, std::int8_t>;
+  using integers = graph::type_list<std::int64_t, std::int32_t, std::int16_t, std::int8_t,
+                                    std::uint32_t, std::uint16_t, std::uint8_t>;
   const bool known = graph::visit_type(integers{}, t.type(), [&]<class T>() {
     std::copy(t.data<T>().begin(), t.data<T>().end(), labels.begin());
   });
   require(known, error_kind::invalid_argument, path, " holds ", graph::name(t.type()),
           ", labels are integers");
-  require(labels.size() == samples, error_kind::shape_mismatch, path, " has ", labels.size(),
-          " labels for ", samples, " samples");
   return labels;
 }
 
@@ -259,10 +265,9 @@ model_comparison compare_models(
       const score_rows first(expected, outputs, samples, batch);
       const score_rows second(actual, outputs, samples, batch);
       for (std::size_t i = 0; i < (samples.is_one_per_run() ? first.rows : real); ++i) {
-        result.agreed += arg_max(first.data + i * first.columns, first.columns) ==
-                                 arg_max(second.data + i * second.columns, second.columns)
-                             ? 1U
-                             : 0U;
+        const auto wanted = arg_max(first.data + i * first.columns, first.columns);
+        const auto given = arg_max(second.data + i * second.columns, second.columns);
+        result.agreed += wanted && wanted == given ? 1U : 0U;
         ++result.judged;
       }
     }

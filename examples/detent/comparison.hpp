@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,8 +36,9 @@ model_comparison compare_models(
     const detent::graph::executor_options& options,
     const std::function<void(const std::string& name, const tensor& value)>& on_value = {});
 
-/// The index of the largest of n scores; the first one if several are equal.
-std::size_t arg_max(const float* scores, std::size_t n);
+/// The index of the largest of n scores; the first one if several are equal, and none if one of
+/// them is NaN.
+std::optional<std::size_t> arg_max(const float* scores, std::size_t n);
 
 /// The first output of a run of `batch` samples as rows of float scores: one for each sample or, if
 /// each sample has a run of its own, one for each index of the first axis. Throws unsupported if it

@@ -5,9 +5,8 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include <detent/error.hpp>
 #include <detent/graph/onnx.hpp>
@@ -15,6 +14,7 @@
 #include <detent/graph/run/executor.hpp>
 
 #include "commands.hpp"
+#include "json_output.hpp"
 #include "samples.hpp"
 #include "tensor_difference.hpp"
 
@@ -86,14 +86,16 @@ folder_outcome run_folder(const fs::path& folder, const common_arguments& a) {
   }
 }
 
+/// Links to folders inside `folder` are not followed: they may lead back to it.
 void find_folders(const fs::path& folder, std::vector<fs::path>& found) {
-  if (fs::exists(folder / "model.onnx")) {
+  std::error_code failed;
+  if (fs::exists(folder / "model.onnx", failed)) {
     found.push_back(folder);
     return;
   }
   std::vector<fs::path> inner;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory()) {
+    if (entry.is_directory(failed) && !entry.is_symlink(failed)) {
       inner.push_back(entry.path());
     }
   }
@@ -114,7 +116,7 @@ int conformance(const conformance_arguments& a) {
     require(folders.size() > before, error_kind::io, name, " holds no model.onnx");
   }
   std::map<verdict, std::size_t> count;
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  json_object list = json_object::array();
   for (const fs::path& folder : folders) {
     const folder_outcome o = run_folder(folder, a);
     ++count[o.result];
@@ -129,12 +131,10 @@ int conformance(const conformance_arguments& a) {
     }
   }
   if (a.json) {
-    std::printf("%s\n", nlohmann::ordered_json({{"passed", count[verdict::passed]},
-                                                {"failed", count[verdict::failed]},
-                                                {"skipped", count[verdict::skipped]},
-                                                {"cases", list}})
-                            .dump(2)
-                            .c_str());
+    print_json({{"passed", count[verdict::passed]},
+                {"failed", count[verdict::failed]},
+                {"skipped", count[verdict::skipped]},
+                {"cases", list}});
   } else {
     std::printf("%zu passed, %zu failed, %zu skipped\n", count[verdict::passed],
                 count[verdict::failed], count[verdict::skipped]);

@@ -23,11 +23,13 @@ namespace {
 
 /// Labels as int64 or float32.
 tensor read_label_file(const std::string& path, std::size_t samples) {
-  const tensor t = read_npy(path);
-  require(t.rank() > 0, error_kind::shape_mismatch, path,
+  graph::npy_file file(path);
+  const shape& dims = file.dims();
+  require(!dims.empty(), error_kind::shape_mismatch, path,
           " holds a single number; labels are one for each sample");
-  require(static_cast<std::size_t>(t.dim(0)) == samples, error_kind::shape_mismatch, path, " has ",
-          t.dim(0), " labels for ", samples, " samples");
+  require(static_cast<std::size_t>(dims[0]) == samples, error_kind::shape_mismatch, path, " has ",
+          dims[0], " labels for ", samples, " samples");
+  const tensor t = file.read();
   using integers = graph::type_list<std::int64_t, std::int32_t, std::int16_t, std::int8_t,
                                     std::uint32_t, std::uint16_t, std::uint8_t>;
   using reals = graph::type_list<float, double>;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -26,6 +27,7 @@
 #include "train.hpp"
 #include "train_options.hpp"
 #include "usage_error.hpp"
+#include "whole_number.hpp"
 
 namespace {
 
@@ -90,9 +92,9 @@ int main(int argc, char** argv) {
   eval_command->add_option("--samples", eval.samples,
                            "A:B: only samples A up to, not including, B");
   eval_command->add_option("--batch", eval.batch, "Samples in one run")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30U));
+      ->transform(detent_cli::whole_number(1, std::uint64_t{1} << 30U));
   eval_command->add_option("--threads", eval.threads, "Threads in one run")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+      ->transform(detent_cli::whole_number(1, 1024));
   eval_command->add_option("--target", eval.target, "CPU target (see: detent targets)");
 
   detent_cli::run_arguments run;
@@ -147,8 +149,7 @@ int main(int argc, char** argv) {
         ->add_option(
             "--memory-limit", common.memory_limit,
             "Most bytes (or 512M, 4G, ...) for a model's constants, and for a run's values")
-        ->transform(CLI::AsSizeValue(false))
-        ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 60U));
+        ->transform(detent_cli::byte_count(std::uint64_t{1} << 60U));
   }
 
   std::vector<std::string> command_names;

@@ -113,7 +113,10 @@ std::string man_page(const CLI::App& app, const std::string& version) {
       ".SH EXIT STATUS\n"
       ".TP\n\\fB0\\fR\nThe job is done.\n"
       ".TP\n\\fB1\\fR\nThe job failed; a line on standard error says why.\n"
-      ".TP\n\\fB2\\fR\nThe command line is wrong.\n";
+      ".TP\n\\fB2\\fR\nThe command line is wrong.\n"
+      ".TP\n\\fB130\\fR, \\fB143\\fR\nCtrl-C or SIGTERM ended the training, or the search for a "
+      "model; the "
+      "best one so far is written.\n";
   return page;
 }
 

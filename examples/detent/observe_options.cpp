@@ -10,9 +10,11 @@
 #include <detent/graph/configuration/states_as_told.hpp>
 #include <detent/graph/quantize/state_file.hpp>
 
+#include "overwriting.hpp"
 #include "quantize_config.hpp"
 #include "quantize_options.hpp"
 #include "usage_error.hpp"
+#include "whole_number.hpp"
 
 namespace detent_cli {
 
@@ -33,7 +35,7 @@ observe_options::observe_options(CLI::App& command) : command_(command), nncf_(c
       .add_option("--first-sample", a_.first_sample,
                   "Number of the first of these samples among all; by default A of --samples, or "
                   "0. Methods that depend on the order of samples need it for files of their own")
-      ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 62));
+      ->transform(whole_number(0, std::uint64_t{1} << 62U));
   command.add_option("--states", a_.states,
                      "FILE...: with --calib, all states of the first round, for methods that need "
                      "a second one; without, states to merge");
@@ -60,13 +62,14 @@ observe_options::observe_options(CLI::App& command) : command_(command), nncf_(c
           "How weights are rounded (weight-only): gptq or awq, which take the same states");
   command
       .add_option("--threads", a_.threads, "Threads; the result does not depend on their number")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+      ->transform(whole_number(1, 1024));
 }
 
 observe_arguments observe_options::arguments() {
   if (has("--config")) {
     read_config();
   }
+  require_nothing_overwritten(command_);
   s_.given = given_options(command_);
   if (a_.calibration.empty() && a_.states.empty()) {
     throw usage_error("--calib is required, or --states to merge");
@@ -117,6 +120,7 @@ void observe_options::read_nncf() {
     }
   }
   a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
+  add_ignored_nodes(*a_.nncf, s_.scope, s_.overrides);
 }
 
 /// Takes from a configuration file what concerns samples. The options of quantize that do not are
@@ -126,10 +130,23 @@ void observe_options::read_config() {
     throw usage_error("--config names no file");
   }
   quantize_config file = read_quantize_config(config_);
-  static const std::set<std::string> of_weights = {
-      "format",  "weights",    "granularity",   "weight-scales", "reduce-range", "bits",
-      "samples", "block-size", "max-drop",      "validation",    "labels",       "report",
-      "budget",  "preset",     "target-device", "overflow-fix"};
+  static const std::set<std::string> of_weights = {"format",
+                                                   "weights",
+                                                   "granularity",
+                                                   "weight-scales",
+                                                   "reduce-range",
+                                                   "bits",
+                                                   "samples",
+                                                   "block-size",
+                                                   "max-drop",
+                                                   "validation",
+                                                   "labels",
+                                                   "report",
+                                                   "budget",
+                                                   "preset",
+                                                   "target-device",
+                                                   "overflow-fix",
+                                                   "external-data-from"};
   std::erase_if(file.options,
                 [&](const quantize_config::option& o) { return of_weights.count(o.name) != 0; });
   apply_flags(command_, file.options);

@@ -224,9 +224,12 @@ void load_plugin(const std::string& path) {
   const detent_plugin* plugin = entry();
   require(plugin != nullptr, error_kind::invalid_argument, "plugin ", path,
           ": detent_plugin_get returned null");
-  require(plugin->version == DETENT_PLUGIN_VERSION && plugin->size >= sizeof(detent_plugin),
-          error_kind::invalid_argument, "plugin ", path, " is of version ", plugin->version,
-          ", not ", DETENT_PLUGIN_VERSION);
+  require(plugin->version == DETENT_PLUGIN_VERSION, error_kind::invalid_argument, "plugin ", path,
+          " is of version ", plugin->version, ", not ", DETENT_PLUGIN_VERSION);
+  require(plugin->size >= sizeof(detent_plugin), error_kind::invalid_argument, "plugin ", path,
+          ": detent_plugin has ", plugin->size, " bytes, not ", sizeof(detent_plugin));
+  require(plugin->observers != nullptr || plugin->observer_count == 0, error_kind::invalid_argument,
+          "plugin ", path, " has ", plugin->observer_count, " observers at a null pointer");
   for (std::size_t i = 0; i < plugin->observer_count; ++i) {
     add_observer(path, plugin->observers[i]);
   }

@@ -12,6 +12,7 @@
 #include <detent/graph/ppq/platform.hpp>
 
 #include "usage_error.hpp"
+#include "whole_number.hpp"
 
 namespace detent_cli {
 namespace {
@@ -64,7 +65,7 @@ ppq_options::ppq_options(CLI::App& command) : command_(command) {
       .add_option("--calib-steps", a_.calib_steps,
                   "Calibration runs, one sample each; samples are taken again if there are fewer; "
                   "default 32")
-      ->check(CLI::Range(std::size_t{8}, std::size_t{512}))
+      ->transform(whole_number(8, 512))
       ->group(ppq_group);
   command
       .add_flag("--ppq-observers", a_.ppq_observers,
@@ -89,9 +90,9 @@ ppq_options::ppq_options(CLI::App& command) : command_(command) {
       ->group(ppq_group);
 }
 
-ppq_arguments ppq_options::arguments(std::vector<std::string> written) {
+ppq_arguments ppq_options::arguments() {
   static const std::set<std::string> common = {
-      "MODEL",     "--output", "--calib",        "--samples",  "--json",
+      "MODEL",     "--output", "--calib",        "--samples",  "--json",  "--config",
       "--threads", "--help",   "--memory-limit", "--pipeline", "--plugin"};
   for (const CLI::Option* option : command_.get_options()) {
     const std::string name =
@@ -106,15 +107,6 @@ ppq_arguments ppq_options::arguments(std::vector<std::string> written) {
   for (const std::string& text : exports_) {
     const std::size_t equals = text.find('=');
     a_.exports.push_back({text.substr(0, equals), text.substr(equals + 1)});
-    written.push_back(a_.exports.back().path);
-  }
-  if (!a_.error_report.empty()) {
-    written.push_back(a_.error_report);
-  }
-  std::sort(written.begin(), written.end());
-  const auto twice = std::adjacent_find(written.begin(), written.end());
-  if (twice != written.end()) {
-    throw usage_error(*twice + " would be written twice or over a file that is read");
   }
   return std::move(a_);
 }

@@ -17,9 +17,8 @@ class ppq_options {
   explicit ppq_options(CLI::App& command);
 
   /// Returns the arguments. To be called after the command line was parsed, for --pipeline ppq.
-  /// `written` are the other files that the job reads or writes. Throws usage_error for options of
-  /// other pipelines and for files that would overwrite each other.
-  ppq_arguments arguments(std::vector<std::string> written);
+  /// Throws usage_error for options of other pipelines.
+  ppq_arguments arguments();
 
   /// Throws usage_error if one of these options is given, for other pipelines than ppq.
   void require_unused() const;

@@ -23,6 +23,7 @@
 
 #include "calibration_data.hpp"
 #include "json_output.hpp"
+#include "overwriting.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 #include "usage_error.hpp"
@@ -92,6 +93,14 @@ int quantize_with_ppq(const quantize_arguments& a) {
   const ppq::quantization_setting setting = setting_of(*a.ppq);
   graph::model m = graph::read_onnx(a.model, a.read_limits());
   sample_set samples = open_samples(m, a.calibration, "--calib", a);
+  require_data_apart(m, a.model, a.output);
+  graph::require_writable(a.output);
+  for (const ppq_arguments::file& file : a.ppq->exports) {
+    graph::require_writable(file.path);
+  }
+  if (!a.ppq->error_report.empty()) {
+    graph::require_writable(a.ppq->error_report);
+  }
   if (a.samples != 0) {
     samples.limit(a.samples);
   }

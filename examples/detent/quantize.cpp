@@ -27,6 +27,7 @@
 #include "json_output.hpp"
 #include "model_output.hpp"
 #include "nncf_pipeline.hpp"
+#include "overwriting.hpp"
 #include "ppq_quantize.hpp"
 #include "quantize_report.hpp"
 #include "report.hpp"
@@ -195,7 +196,11 @@ int quantize(const quantize_arguments& given) {
     samples->limit(a.samples);
   }
   const std::size_t count = samples ? samples->size() : 0;
+  require_data_apart(m, a.model, a.output);
   graph::require_writable(a.output);
+  if (!a.report.empty()) {
+    graph::require_writable(a.report);
+  }
   graph::tensor_store store(folder_of(a.output));
   std::optional<progress> bar(std::in_place, "calibrating", count);
   const graph::calibration_source source =

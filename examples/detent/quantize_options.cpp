@@ -12,12 +12,13 @@
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/configuration/states_as_told.hpp>
 #include <detent/graph/inc/yaml.hpp>
-#include <detent/graph/model/files.hpp>
 #include <detent/graph/quantize/state_file.hpp>
 
+#include "overwriting.hpp"
 #include "plugin.hpp"
 #include "quantize_config.hpp"
 #include "usage_error.hpp"
+#include "whole_number.hpp"
 
 namespace detent_cli {
 namespace {
@@ -45,6 +46,11 @@ std::string check_method_name(const std::string& v) {
   return "'" + v + "' is not a value of --method; there are " + all;
 }
 
+bool has_entries(const graph::ignored_scope& ignored) {
+  return !ignored.names.empty() || !ignored.patterns.empty() || !ignored.types.empty() ||
+         ignored.first_layer || ignored.last_layer;
+}
+
 }  // namespace
 
 std::string lower_case(std::string text) {
@@ -63,6 +69,10 @@ void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& 
     }
     if (!option->empty()) {
       continue;
+    }
+    if (flag.values.empty() || (option->get_items_expected_max() == 0 && flag.values.size() > 1)) {
+      throw usage_error(flag.where + ": " + flag.name +
+                        (flag.values.empty() ? " has no value" : " takes one value"));
     }
     try {
       for (const std::string& value : flag.values) {
@@ -99,7 +109,7 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
   command.add_flag("--symmetric-activations", s.symmetric_activations,
                    "Activations with zero point 0 (s8) or 128 (u8)");
   command.add_option("--activation-bits", s.activation_bits, "Of activations (static)")
-      ->check(CLI::Range(2, 8));
+      ->transform(whole_number(2, 8));
   command
       .add_option("--weight-algorithm", s.weight_algorithm,
                   "How weights are rounded (weight-only); gptq and awq need samples")
@@ -152,12 +162,12 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->check(CLI::IsMember(graph::weight_scale_names));
   command.add_flag("--reduce-range", s_.reduce_range, "Weights of 7 bits");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 62));
+      ->transform(whole_number(1, std::uint64_t{1} << 62U));
   command
       .add_option("--bits", s_.bits,
                   "Of weights: 2 to 8 (static, dynamic); 4 or 8 (weight-only). Default 8; "
                   "weight-only 4")
-      ->check(CLI::Range(2, 8));
+      ->transform(whole_number(2, 8));
   command
       .add_option("--block-size", s_.block_size,
                   "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
@@ -180,8 +190,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
           "--external-data-from", a_.external_data_from,
           "A model of so many bytes (or 64M, 2G, ...) or more is written with its constants "
           "in a second file, OUT.onnx.data; at most 2G, which is the default")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 31U));
+      ->transform(byte_count(std::uint64_t{1} << 31U));
   command
       .add_option(
           "--budget", s_.budget,
@@ -197,8 +206,36 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
   command
       .add_option("--threads", a_.threads,
                   "Threads; the result does not depend on their number (with --budget, it does)")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+      ->transform(whole_number(1, 1024));
   ppq_.emplace(command);
+}
+
+void require_no_rules(const std::string& with, const graph::quantization_scope& scope,
+                      const activation_overrides& overrides) {
+  const bool ignores = has_entries(scope.ignored);
+  const bool has_operators = !scope.operators.names.empty() || !scope.operators.types.empty();
+  if (ignores || has_operators || !overrides.empty()) {
+    throw usage_error(with + " has no '" +
+                      (ignores         ? "ignored"
+                       : has_operators ? "operators"
+                                       : "tensors") +
+                      "' in a configuration file");
+  }
+}
+
+void add_ignored_nodes(nncf_arguments& a, graph::quantization_scope scope,
+                       const activation_overrides& overrides) {
+  graph::ignored_scope ignored = std::exchange(scope.ignored, {});
+  require_no_rules("--pipeline nncf", scope, overrides);
+  if (ignored.first_layer || ignored.last_layer) {
+    throw usage_error("--pipeline nncf leaves no first or last layer in float");
+  }
+  const auto append = [](std::vector<std::string>& to, const std::vector<std::string>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  };
+  append(a.ignored.names, ignored.names);
+  append(a.ignored.patterns, ignored.patterns);
+  append(a.ignored.types, ignored.types);
 }
 
 std::set<std::string> given_options(const CLI::App& command) {
@@ -213,11 +250,6 @@ std::set<std::string> given_options(const CLI::App& command) {
 
 quantize_arguments quantize_options::arguments() {
   a_.activations.observers = known_observers();
-  if (pipeline_ == "ppq") {
-    a_.ppq = ppq_->arguments({a_.model, a_.output});
-    return std::move(a_);
-  }
-  ppq_->require_unused();
   if (pipeline_ == "neural-compressor" && !has("--config")) {
     throw usage_error("--pipeline neural-compressor needs --config with its configuration");
   }
@@ -225,19 +257,31 @@ quantize_arguments quantize_options::arguments() {
     if (config_.empty()) {
       throw usage_error("--config names no file");
     }
-    const std::string text = detent::graph::read_file(config_);
+    const std::string text = read_config_file(config_);
     if (detent::graph::inc::is_configuration(text)) {
       read_tuning(text);
+      require_nothing_overwritten(command_, true);
       return std::move(a_);
     }
+    read_config();
     if (pipeline_ == "neural-compressor") {
       throw usage_error("--config " + config_ + " is no configuration of Neural Compressor");
     }
-    read_config();
   }
+  require_nothing_overwritten(command_, true);
+  if (pipeline_ == "ppq") {
+    require_no_rules("--pipeline ppq", s_.scope, s_.overrides);
+    a_.ppq = ppq_->arguments();
+    return std::move(a_);
+  }
+  ppq_->require_unused();
   s_.given = given_options(command_);
   if (pipeline_ == "nncf") {
     a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
+    if (s_.format != "qdq" && s_.format != "qoperator" && s_.given.count("format") != 0) {
+      throw usage_error("--pipeline nncf has no --format " + s_.format);
+    }
+    add_ignored_nodes(*a_.nncf, s_.scope, s_.overrides);
   } else {
     nncf_.require_none(s_.given, pipeline_);
   }
@@ -267,6 +311,10 @@ void quantize_options::read_tuning(const std::string& text) {
     a_.tuning = detent::graph::inc::parse_yaml(text, config_);
   } catch (const detent::error& e) {
     throw usage_error(e.what());
+  }
+  if (pipeline_ != "auto" && pipeline_ != "neural-compressor") {
+    throw usage_error(config_ + " is a configuration of Neural Compressor, not of --pipeline " +
+                      pipeline_);
   }
   for (const CLI::Option* option : command_.get_options()) {
     static const std::set<std::string> allowed = {
@@ -320,9 +368,6 @@ void quantize_options::complete_from_states() {
 
 /// Throws usage_error for files that do not go together, and says why samples are needed.
 void quantize_options::require_files() {
-  if (!a_.report.empty() && (a_.report == a_.output || a_.report == a_.model)) {
-    throw usage_error("--report " + a_.report + " would overwrite a model");
-  }
   if (!a_.labels.empty() && a_.report.empty() && !a_.max_drop) {
     throw usage_error("--labels is for --report or --max-drop");
   }

@@ -3,6 +3,7 @@
 #ifndef DETENT_CLI_QUANTIZE_OPTIONS_HPP
 #define DETENT_CLI_QUANTIZE_OPTIONS_HPP
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,8 @@
 #include <CLI/CLI.hpp>
 
 #include <detent/graph/configuration/quantization_job.hpp>
+#include <detent/graph/quantize/activation_options.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 
 #include "commands.hpp"
 #include "nncf_pipeline.hpp"
@@ -33,6 +36,18 @@ void add_range_options(CLI::App& command, detent::graph::quantization_settings& 
 
 /// The long names of the options that are on the command line, or have values from a file.
 std::set<std::string> given_options(const CLI::App& command);
+
+using activation_overrides = std::map<std::string, detent::graph::activation_override>;
+
+/// Throws usage_error if a configuration file had rules for nodes, operators or tensors, which
+/// `with`, an option and its value, does not have.
+void require_no_rules(const std::string& with, const detent::graph::quantization_scope& scope,
+                      const activation_overrides& overrides);
+
+/// Adds the nodes that a configuration file leaves in float to those of --ignore. Throws
+/// usage_error for its other rules, which --pipeline nncf does not have.
+void add_ignored_nodes(nncf_arguments& a, detent::graph::quantization_scope scope,
+                       const activation_overrides& overrides);
 
 class quantize_options {
  public:

@@ -38,8 +38,7 @@ void add_activations(report_data& data, const outcome& o, const model_comparison
     order.insert(order.end(), n.outputs.begin(), n.outputs.end());
   }
   const bool is_signed = p.activation_type == element_type::s8;
-  const detent::grid levels =
-      is_signed ? detent::full_grid<std::int8_t> : detent::full_grid<std::uint8_t>;
+  const detent::grid levels = graph::activation_levels(p.activation_type, p.activation_bits);
   for (const std::string& name : order) {
     const auto params = p.activations.find(name);
     const auto solution = o.solutions.find(name);
@@ -52,6 +51,9 @@ void add_activations(report_data& data, const outcome& o, const model_comparison
     a.scale = static_cast<double>(params->second.scale);
     a.zero_point = params->second.zero_point;
     a.grid = is_signed ? "int8" : "uint8";
+    if (p.activation_bits != 8) {
+      a.grid += ", " + std::to_string(p.activation_bits) + " bits";
+    }
     a.method = o.methods.at(name);
     a.lower = static_cast<double>(solution->second.evidence.lower);
     a.upper = static_cast<double>(solution->second.evidence.upper);

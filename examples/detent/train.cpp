@@ -28,6 +28,7 @@
 #include "json_output.hpp"
 #include "labelled_data.hpp"
 #include "model_output.hpp"
+#include "overwriting.hpp"
 #include "progress.hpp"
 #include "signals.hpp"
 #include "train_report.hpp"
@@ -69,6 +70,7 @@ class training_run {
  public:
   explicit training_run(const train_arguments& a)
       : a_(a), o_(a.options), pool_(a.threads), model_(graph::read_onnx(a.model, a.read_limits())) {
+    require_data_apart(model_, a.model, a.output);
     graph::require_writable(a.output);
     if (!a.report.empty()) {
       graph::require_writable(a.report);
@@ -108,7 +110,8 @@ class training_run {
     if (a_.is_qoperator) {
       graph::to_qoperator(o.result);
     }
-    const graph::written_onnx written = graph::write_onnx(o.result, a_.output);
+    const graph::written_onnx written =
+        graph::write_onnx(o.result, a_.output, {.external_data_from = a_.external_data_from});
     if (!a_.report.empty()) {
       graph::write_file(a_.report, html_report(report(o)));
     }
@@ -415,6 +418,7 @@ int train_as_configured(const quantize_arguments& a) {
   t.model = a.model;
   t.output = a.output;
   t.threads = a.threads;
+  t.external_data_from = a.external_data_from;
   t.data = c.train->data.inputs;
   t.labels = c.train->data.labels;
   if (!a.validation.empty() || c.evaluation) {

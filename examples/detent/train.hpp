@@ -32,6 +32,8 @@ struct train_arguments : common_arguments {
   std::string checkpoint;  // folder; may be empty
   std::string report;      // HTML file; may be empty
   std::size_t threads = 1;
+  // A model of so many bytes or more is written with external data.
+  std::size_t external_data_from = std::size_t{1} << 31U;
   // What the accuracy may lose against the float model; a warning says if it is missed.
   std::optional<detent::graph::accuracy_goal> goal;
 };

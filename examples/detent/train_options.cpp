@@ -5,17 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/inc/yaml.hpp>
-#include <detent/graph/model/files.hpp>
 
+#include "overwriting.hpp"
 #include "quantize_config.hpp"
 #include "quantize_options.hpp"
 #include "usage_error.hpp"
+#include "whole_number.hpp"
 
 namespace detent_cli {
 namespace {
@@ -32,6 +34,7 @@ auto number_in(double least, double most, bool is_open, const char* what) {
   };
 }
 constexpr double largest = 1e300;
+constexpr std::uint64_t most_steps = std::uint64_t{1} << 31U;  // of epochs, too: 2^62 fit
 
 }  // namespace
 
@@ -65,19 +68,19 @@ train_options::train_options(CLI::App& command) : command_(command) {
   command.add_option("--report", a_.report, "HTML page with curves");
   command
       .add_option("--threads", a_.threads, "Threads; the result does not depend on their number")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1024}));
+      ->transform(whole_number(1, 1024));
 }
 
 void train_options::add_training() {
   graph::training_options& t = a_.options.training;
-  const auto count = CLI::Range(std::size_t{1}, std::size_t{1} << 40U);
+  const CLI::Validator count = whole_number(1, most_steps);
   const auto positive = number_in(0.0, largest, true, "a positive number");
   const auto share = number_in(0.0, 1.0, false, "in [0, 1]");
   const auto momentum = number_in(0.0, 0.999999, false, "in [0, 1)");
-  command_.add_option("--epochs", t.epochs, "Passes over the samples")->check(count);
-  command_.add_option("--batch", t.batch_size, "Samples of a step")->check(count);
+  command_.add_option("--epochs", t.epochs, "Passes over the samples")->transform(count);
+  command_.add_option("--batch", t.batch_size, "Samples of a step")->transform(count);
   command_.add_option("--steps-per-epoch", t.steps_per_epoch, "Steps of an epoch, at most")
-      ->check(count);
+      ->transform(count);
   command_.add_option("--lr", t.learning_rate, "Learning rate")->check(positive);
   command_.add_option("--bias-rate", t.bias_rate, "Factor of the learning rate of biases")
       ->check(positive);
@@ -92,11 +95,12 @@ void train_options::add_training() {
       ->check(CLI::IsMember({"constant", "cosine", "step"}));
   command_
       .add_option("--step-every", t.schedule.step_every, "Steps between two of --schedule step")
-      ->check(count);
+      ->transform(count);
   command_.add_option("--step-factor", t.schedule.step_factor, "Factor of --schedule step")
       ->check(number_in(0.0, 1.0, true, "in (0, 1]"));
-  command_.add_option("--warmup", t.schedule.warmup_steps,
-                      "Steps over which the learning rate rises");
+  command_
+      .add_option("--warmup", t.schedule.warmup_steps, "Steps over which the learning rate rises")
+      ->transform(whole_number(0, most_steps));
   command_
       .add_option("--clip-gradients", clip_gradients_, "Largest norm of the gradients of a step")
       ->check(positive);
@@ -118,15 +122,16 @@ void train_options::add_training() {
   command_.add_option("--output-name", t.loss.output, "Output that has labels; the first one");
   command_.add_option("--flip", flip_, "Probability that an image is mirrored")->check(share);
   command_.add_option("--shift", shift_, "Pixels by which images are moved at random, at most")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 20U));
-  command_.add_option("--seed", t.seed, "Decides the order of samples, and what is held out");
+      ->transform(whole_number(1, std::uint64_t{1} << 20U));
+  command_.add_option("--seed", t.seed, "Decides the order of samples, and what is held out")
+      ->transform(whole_number(0, (std::numeric_limits<std::uint64_t>::max)()));
 }
 
 void train_options::add_quantization() {
   command_.add_option("--bits-weights", a_.options.weights.bits, "2 to 8 (qat)")
-      ->check(CLI::Range(2, 8));
+      ->transform(whole_number(2, 8));
   command_.add_option("--bits-activations", a_.options.activations.bits, "2 to 8 (qat)")
-      ->check(CLI::Range(2, 8));
+      ->transform(whole_number(2, 8));
   command_.add_option("--activations", activations_, "Type of activations (qat)")
       ->check(CLI::IsMember({"u8", "s8"}));
   command_.add_option("--granularity", granularity_, "Weight scales (qat)")
@@ -147,7 +152,7 @@ void train_options::add_quantization() {
   command_
       .add_option("--calibration-samples", a_.options.calibration_samples,
                   "Samples that these are from, at most (qat)")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40U));
+      ->transform(whole_number(1, most_steps));
   command_
       .add_option("--rule", rule_,
                   "How grids of activations are trained (qat): straight-through (they stay), lsq, "
@@ -157,15 +162,20 @@ void train_options::add_quantization() {
       .add_option("--clip-penalty", a_.options.clip_penalty,
                   "Pulls the upper ends of --rule pact down")
       ->check(number_in(0.0, largest, false, "a number of at least 0"));
-  command_.add_option("--quantize-after", a_.options.schedule.quantize_after.epochs,
-                      "Epochs in float before the model is trained as the quantized one (qat)");
-  command_.add_option("--observe-for", a_.options.schedule.observe_for.epochs,
-                      "Epochs in which ranges of activations are moving averages of the batches "
-                      "(qat)");
-  command_.add_option(
-      "--freeze-statistics-after", freeze_statistics_after_,
-      "Epochs in which BatchNormalization is trained, folded in each step, with the "
-      "statistics of batches; then they are frozen (qat)");
+  command_
+      .add_option("--quantize-after", a_.options.schedule.quantize_after.epochs,
+                  "Epochs in float before the model is trained as the quantized one (qat)")
+      ->transform(whole_number(0, most_steps));
+  command_
+      .add_option("--observe-for", a_.options.schedule.observe_for.epochs,
+                  "Epochs in which ranges of activations are moving averages of the batches "
+                  "(qat)")
+      ->transform(whole_number(0, most_steps));
+  command_
+      .add_option("--freeze-statistics-after", freeze_statistics_after_,
+                  "Epochs in which BatchNormalization is trained, folded in each step, with the "
+                  "statistics of batches; then they are frozen (qat)")
+      ->transform(whole_number(0, most_steps));
   command_
       .add_option("--averaging", a_.options.schedule.averaging,
                   "Weight of a batch in these averages")
@@ -178,6 +188,7 @@ train_arguments train_options::arguments() {
   if (has("--config")) {
     read_config();
   }
+  require_nothing_overwritten(command_);
   complete_training();
   complete_quantization();
   require_effect();
@@ -188,7 +199,7 @@ void train_options::read_config() {
   if (config_.empty()) {
     throw usage_error("--config names no file");
   }
-  if (graph::inc::is_configuration(graph::read_file(config_))) {
+  if (graph::inc::is_configuration(read_config_file(config_))) {
     throw usage_error(
         config_ + " is a configuration of Neural Compressor: detent quantize --config takes it");
   }
@@ -261,6 +272,9 @@ void train_options::require_effect() const {
           "--calibration-samples", "--format", "--distill", "--temperature", "--distill-hidden",
           "--hidden-weight", "--scale-rate", "--rule", "--clip-penalty", "--quantize-after",
           "--observe-for", "--averaging", "--freeze-statistics-after"});
+  if (!a_.is_quantized) {
+    require_no_rules("--approach float", a_.options.scope, a_.options.activations.overrides);
+  }
   refuse(rule_ != "pact", "--rule " + rule_, {"--clip-penalty"});
   refuse(!has("--observe-for"), "training without --observe-for", {"--averaging"});
   if (a_.options.schedule.quantize_after.epochs >= a_.options.training.epochs) {
@@ -273,10 +287,6 @@ void train_options::require_effect() const {
   refuse(schedule_ != "step", "--schedule " + schedule_, {"--step-every", "--step-factor"});
   if (schedule_ == "step" && !has("--step-every")) {
     throw usage_error("--schedule step needs --step-every");
-  }
-  if (a_.output == a_.model || a_.report == a_.output || a_.report == a_.model) {
-    throw usage_error((a_.output == a_.model ? "--output " : "--report ") +
-                      (a_.output == a_.model ? a_.output : a_.report) + " would overwrite a model");
   }
 }
 

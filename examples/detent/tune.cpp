@@ -27,6 +27,7 @@
 #include "evaluator.hpp"
 #include "json_output.hpp"
 #include "model_output.hpp"
+#include "overwriting.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 #include "signals.hpp"
@@ -61,6 +62,7 @@ class tuning_run {
  public:
   tuning_run(const quantize_arguments& a, graph::model m)
       : a_(a), c_(*a.tuning), model_(std::move(m)) {
+    require_data_apart(model_, a.model, a.output);
     graph::require_writable(a.output);
     require_names(c_.inputs, model_.inputs, "input");
     require_names(c_.outputs, model_.outputs, "output");

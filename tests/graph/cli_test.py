@@ -8,6 +8,7 @@ Exit codes: 0 ok, 1 something is wrong, 77 skipped: numpy is missing (with CI=tr
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -610,16 +611,16 @@ class CommandLine(unittest.TestCase):
 
     # ------------------------------------------------------------------------------ external data
 
-    def two_layers(self):
+    def two_layers(self, location="weights"):
         """A model with two layers whose weights are in another file: 257 KiB each."""
         random = np.random.default_rng(5)
         weights = [random.standard_normal((256, 257), np.float32) / 16 for _ in range(2)]
-        (self.folder / "weights").write_bytes(b"".join(w.tobytes() for w in weights))
+        (self.folder / location).write_bytes(b"".join(w.tobytes() for w in weights))
         path = self.folder / "layers.onnx"
         nodes = [node("MatMul", ["x", "a"], ["y"]), node("Gemm", ["y", "b"], ["z"]) + field(5, field(1, "transB") + field(3, 1) + field(20, 2))]
         path.write_bytes(model(nodes, [value_info("x", "n", 256)], [value_info("z", "n", 256)],
-                               [external_floats("a", weights[0], "weights", 0),
-                                external_floats("b", weights[1], "weights", weights[0].nbytes)]))
+                               [external_floats("a", weights[0], location, 0),
+                                external_floats("b", weights[1], location, weights[0].nbytes)]))
         x = self.folder / "x.npy"
         np.save(x, random.standard_normal((3, 256), np.float32))
         return path, x
@@ -892,6 +893,11 @@ class CommandLine(unittest.TestCase):
             self.works(*self.quantize("--threads", threads, output=out))
             written.add(out.read_bytes())
         self.assertEqual(len(written), 1)
+
+    def test_report_of_few_bits(self):
+        page = self.folder / "page.html"
+        self.works(*self.quantize("--method", "minmax", "--activation-bits", 4, "--report", page))
+        self.assertIn("uint8, 4 bits", page.read_text())
 
     def test_report(self):
         page = self.folder / "report.html"
@@ -1481,6 +1487,15 @@ tuning:
             self.assertEqual(methods["conv2_dw_relu_out"], "percentile")
             accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
             self.assertGreaterEqual(accuracy, 95.0)
+        # The pipelines, too.
+        self.works(*self.quantize("--config", self.config("pipeline: ppq\nplatform: TRT_INT8\n"), output=out))
+        self.works(*self.quantize("--pipeline", "ppq", "--platform", "TRT_INT8", output=other))
+        self.assertEqual(out.read_bytes(), other.read_bytes())
+        self.works(*self.quantize("--config", self.config("pipeline: nncf\nignored: {names: [conv1], types: [Gemm]}\n"), output=out))
+        self.works(*self.quantize("--pipeline", "nncf", "--ignore", "conv1", "--ignore", "type:Gemm", output=other))
+        self.assertEqual(out.read_bytes(), other.read_bytes())
+        self.fails(["16777217 bytes"], *self.quantize("--config", self.write("long.yaml", b"#" * ((16 << 20) + 1))))
+
         self.works("quantize", MODEL, "-o", out, "--config",
                    self.config("approach: dynamic\noperators: {types: {Gemm: {bits: 4}}}\n"))
         self.works("quantize", MODEL, "-o", out, "--config",
@@ -1504,12 +1519,24 @@ tuning:
                             ("tensors: {image: {range: [0]}}", ["range"]),
                             ("tensors: {image: {range: [0, one]}}", ["range", "'one'"]),
                             ("approach: dynamic\ntensors: {image: {range: [0, 1]}}", ["dynamic", "tensors"]),
+                            ("reduce-range: []", [":1:", "reduce-range", "no value"]),
+                            ("symmetric-activations: [true, false]", [":1:", "one value"]),
+                            ("pipeline: neural-compressor", ["no configuration of Neural Compressor"]),
+                            ("platform: TRT_INT8", ["--platform", "--pipeline ppq"]),
+                            ("pipeline: ppq\nbits: 4", ["--pipeline ppq", "--bits"]),
+                            ("pipeline: ppq\nignored: {names: [conv1]}", ["--pipeline ppq", "'ignored'"]),
+                            ("pipeline: nncf\noperators: {types: {Conv: {bits: 4}}}", ["--pipeline nncf", "'operators'"]),
+                            ("pipeline: nncf\ntensors: {image: {range: [0, 1]}}", ["--pipeline nncf", "'tensors'"]),
+                            ("pipeline: nncf\nformat: integerops", ["--pipeline nncf", "--format integerops"]),
                             ("method: [", [":1"])):
             with self.subTest(text=text):
                 self.wrong_usage(words, *self.quantize("--config", self.config(text)))
         for text, words in (("ignored: {names: [nobody]}", ["'nobody'"]),
                             ("operators: {names: {nobody: {bits: 4}}}", ["'nobody'"]),
                             ("operators: {names: {'(': {bits: 4}}}", ["'('", "regular expression"]),
+                            (f"ignored: {{patterns: ['{'(' * 600}a{')' * 600}']}}", ["'((((", "1201 characters"]),
+                            ("pipeline: nncf\nignored: {names: [nobody]}", ["'nobody'"]),
+                            ('report: "x\\0y"', ["x?y", "null character"]),
                             ("operators: {types: {Conv: {bits: 9}}}", ["9 bits"]),
                             ("operators: {types: {Conv: {method: best}}}", ["'best'"]),
                             ("tensors: {nowhere: {range: [0, 1]}}", ["'nowhere'"]),
@@ -1617,6 +1644,68 @@ tuning:
                 done = subprocess.run([options.detent, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("standard output", done.stderr)
+
+    def test_files_that_are_read_are_not_overwritten(self):
+        """By whatever name a file is called: nothing is read and written, or written twice."""
+        copy = self.write("digits.onnx", MODEL.read_bytes())
+        link = self.folder / "link.onnx"
+        link.symlink_to(copy)
+        samples = self.write("x.npy", CALIBRATION.read_bytes())
+        labels = self.write("y.npy", LABELS.read_bytes())
+        rules = self.write("rules.yaml", b"method: minmax\n")
+        before = {p.name: p.read_bytes() for p in self.folder.iterdir()}
+        out = self.folder / "out.onnx"
+        again = self.folder / "." / "out.onnx"
+        for words, arguments in (
+                (["--report", "MODEL"], self.quantize("--report", copy, model=link)),
+                (["--report", "MODEL"], self.quantize("--report", link, model=copy)),
+                (["--report", "--output"], self.quantize("--report", str(self.folder) + "/./out.onnx")),
+                (["--output", "--calib"], self.quantize(calib=f"image={samples}:axis=0", output=samples)),
+                (["--output", "--labels"], self.quantize("--labels", labels, "--max-drop", 1, output=labels)),
+                (["--output", "--config"], self.quantize("--config", rules, output=rules)),
+                (["--export", "--output"], self.quantize("--pipeline", "ppq", "--export", f"setting={again}")),
+                (["--error-report", "--export"], self.quantize("--pipeline", "ppq", "--export", f"setting={samples}2",
+                                                               "--error-report", f"{samples}2")),
+                (["--output", "MODEL"], ["observe", link, "--calib", CALIBRATION, "-o", copy]),
+                (["--output", "MODEL"], ["train", copy, "--data", samples, "--labels", labels, "-o", copy]),
+                (["--output", "--data"], ["train", MODEL, "--data", samples, "--labels", labels, "-o", samples])):
+            with self.subTest(arguments=arguments):
+                self.wrong_usage([*words, "would overwrite"], *arguments)
+        outputs = self.folder / "outputs"
+        outputs.mkdir()
+        data = self.write("outputs/logits.npy", IMAGES.read_bytes())
+        self.wrong_usage(["logits.npy", "--input", "would overwrite"], "run", MODEL, "--input", data, "-o", outputs)
+        self.assertEqual(data.read_bytes(), IMAGES.read_bytes())
+        self.assertEqual({p.name: p.read_bytes() for p in self.folder.iterdir() if p.is_file()}, before)
+        self.works(*self.quantize("--method", "minmax", model=copy, output=copy))  # the model in its own place
+        # Data of the model that is read, where those of the other one would come.
+        path, _ = self.two_layers("out.onnx.data")
+        self.wrong_usage(["out.onnx", "external data", path.name], "quantize", path, "-o", out, "--approach", "weight-only")
+
+    def test_output_that_cannot_be_written_is_named_before_the_work(self):
+        missing = self.folder / "missing" / "file"
+        for arguments in (self.quantize("--method", "minmax", "--report", missing),
+                          self.quantize("--pipeline", "ppq", "--export", f"setting={missing}"),
+                          self.quantize("--pipeline", "ppq", "--error-report", missing),
+                          ["train", MODEL, "--data", IMAGES, "--labels", LABELS, "-o", self.folder]):
+            with self.subTest(arguments=arguments):
+                self.fails(["cannot write"], *arguments)
+                self.assertEqual(list(self.folder.iterdir()), [])
+        self.fails(["cannot write", "empty"], "quantize", MODEL, "-o", "", "--calib", CALIBRATION)
+
+    def test_numbers_are_decimal(self):
+        one = self.write("one.onnx", model([node("Neg", ["x"], ["y"])], [value_info("x", 1)], [value_info("y", 1)],
+                                           [floats("c", np.zeros(3, np.float32))]))
+        self.fails(["12 bytes", "limit is 10"], "inspect", one, "--memory-limit", "010")  # not octal: 8
+        self.works("inspect", one, "--memory-limit", "0012")
+        for text in ("5.0", "-1", "0x8", "1e2", "", "18446744073709551617"):
+            with self.subTest(text=text):
+                self.wrong_usage(["--threads", "whole number"], *self.quantize("--threads", text))
+        train = ["train", MODEL, "--data", IMAGES, "--labels", LABELS, "-o", self.folder / "t.onnx"]
+        for flag in ("--warmup", "--quantize-after", "--observe-for", "--freeze-statistics-after", "--seed", "--epochs"):
+            for text in ("-1", "18446744073709551616"):
+                with self.subTest(flag=flag, text=text):
+                    self.wrong_usage([flag, "whole number"], *train, flag, text)
 
     def test_files_beside_the_output_stay(self):
         mine = self.write("out.onnx.tmp", b"mine")
@@ -1727,6 +1816,14 @@ tuning:
         out = self.folder / "a" / "b" / "c"
         self.works("run", odd, "--input", data, "-o", out)
         self.assertEqual([p.name for p in out.iterdir()], [".._.._y.npy"])
+        # The system would end a name at the null character.
+        names = ["a\0b", "a\0c"]
+        odd = self.write("odd.onnx", model([node("Neg", ["x"], [y]) for y in names], [value_info("x", "N")],
+                                           [value_info(y, "N") for y in names]))
+        out = self.folder / "null"
+        for _ in range(2):
+            self.works("run", odd, "--input", data, "-o", out)
+            self.assertEqual(sorted(p.name for p in out.iterdir()), ["a_b.npy", "a_c.npy"])
 
     def test_compare(self):
         quantized = self.folder / "q.onnx"
@@ -1741,6 +1838,7 @@ tuning:
         lost = self.works("compare", MODEL, MODEL, "--data", self.array("nan.npy", images)).splitlines()
         self.assertIn(" nan ", lost[-2])
         self.assertNotIn(" 0 ", lost[-2])
+        self.assertEqual(lost[-1], "agreement 75.00 n 4")  # NaN ranks no class
         same = json.loads(self.works("compare", MODEL, MODEL, "--data", IMAGES, "--json"))
         self.assertEqual(same["agreement"], 100.0)
 
@@ -1753,6 +1851,16 @@ tuning:
         quantized = self.folder / "q.onnx"
         self.works(*self.quantize(output=quantized))
         self.assertGreater(len(json.loads(self.works("inspect", quantized, "--json"))["quantization"]), 5)
+        # Zero points of 4 bits (0x80: 0, then 8), which are shown if they are the same for all channels.
+        for zero_points, expected in ((0x88, 8), (0x80, None)):
+            def packed(name, data, *dims):
+                return b"".join(field(1, d) for d in dims) + field(2, 21) + field(8, name) + field(9, data)
+            path = self.write("u4.onnx", model(
+                [node("DequantizeLinear", ["q", "s", "z"], ["w"]), node("MatMul", ["x", "w"], ["y"])],
+                [value_info("x", 1, 1)], [value_info("y", 1, 2)],
+                [packed("q", b"\x21", 1, 2), floats("s", np.ones(2)), packed("z", bytes([zero_points]), 2)]))
+            facts = json.loads(self.works("inspect", path, "--json"))
+            self.assertEqual([(q["type"], q["zero_point"]) for q in facts["quantization"]], [("uint4", expected)])
 
     def test_targets(self):
         lines = self.works("targets").splitlines()
@@ -1790,6 +1898,26 @@ tuning:
         self.fails(["missing"], "conformance", self.folder / "missing")
         (self.folder / "empty").mkdir()
         self.fails(["empty"], "conformance", self.folder / "empty")
+        # Links that lead back, and names that are not UTF-8.
+        case("odd/one", relu, [0.0, 2.0])
+        (self.folder / "odd" / "back").symlink_to(self.folder / "odd")
+        (self.folder / "odd" / "loop").symlink_to(self.folder / "odd" / "loop")
+        case(os.fsdecode(b"odd/\xff"), fancy, [0.0, 2.0])
+        facts = json.loads(self.works("conformance", self.folder / "odd", "--json"))
+        self.assertEqual((facts["passed"], facts["failed"], facts["skipped"]), (1, 0, 1))
+
+    def test_conformance_of_large_integers(self):
+        """2^53 + 1, which a double does not hold, is not 2^53."""
+        integer = functools.partial(value_info, element=7)
+        (self.folder / "case" / "test_data_set_0").mkdir(parents=True)
+        (self.folder / "case" / "model.onnx").write_bytes(
+            model([node("Identity", ["x"], ["y"])], [integer("x", 1)], [integer("y", 1)]))
+        for kind, value in (("input", 2**53 + 1), ("output", 2**53)):
+            (self.folder / "case" / "test_data_set_0" / f"{kind}_0.pb").write_bytes(
+                field(1, 1) + field(2, 7) + field(9, value.to_bytes(8, "little")))
+        done = self.detent("conformance", self.folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("element 0 is 9007199254740993, expected 9007199254740992", done.stdout)
 
     # -------------------------------------------------------------------------------------- usage
 

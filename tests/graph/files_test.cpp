@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -19,6 +21,7 @@
 
 #include <detent/error.hpp>
 #include <detent/graph/model/npy.hpp>
+#include <detent/graph/model/sample_folder.hpp>
 
 #include "check_graph_error.hpp"
 #include "temporary_folder.hpp"
@@ -116,3 +119,27 @@ TEST_CASE("files: links, devices and pipes") {
   });
 }
 #endif
+
+TEST_CASE("files: paths that cannot be those of a file") {
+  const test::temporary_folder folder;
+  // The system would end the name at the null character: the file "model".
+  const fs::path model = folder.write("model", "before");
+  const fs::path longer = model.string() + std::string(1, '\0') + "behind";
+  const auto fails = [](std::initializer_list<std::string_view> words, const auto& call) {
+    test::check_graph_error(error_kind::io, words, call);
+  };
+  fails({"cannot open", "model?behind", "null character"},
+        [&] { static_cast<void>(graph::read_file(longer)); });
+  fails({"cannot write", "model?behind", "null character"},
+        [&] { graph::write_file(longer, "after"); });
+  fails({"cannot write", "null character"}, [&] { graph::require_writable(longer); });
+  fails({"cannot open", "empty"}, [] { static_cast<void>(graph::read_file("")); });
+  fails({"cannot write", "empty"}, [] { graph::write_file("", "after"); });
+  fails({"cannot write", "empty"}, [] { graph::require_writable(""); });
+  fails({"cannot write", "folder"}, [&] { graph::require_writable(folder.path()); });
+  graph::require_writable(model);
+  graph::require_writable(folder.path() / "new");
+  CHECK(graph::read_file(model) == "before");
+  CHECK(count_files(folder.path()) == 1);
+  CHECK(graph::file_name_of(std::string("a/b\0c", 5)) == "a_b_c");
+}

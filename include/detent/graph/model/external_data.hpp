@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -57,7 +58,8 @@ class external_data {
     };
     const std::string location = get("location");
     const std::filesystem::path relative(location);
-    bool inside = !location.empty() && relative.is_relative();
+    bool inside =
+        !location.empty() && location.find('\0') == std::string::npos && relative.is_relative();
     for (const std::filesystem::path& part : relative) {
       inside = inside && part != "..";
     }
@@ -93,6 +95,7 @@ class external_data {
       require(offset <= in.size() && length <= in.size() - offset, error_kind::bad_file,
               path.string(), " has ", in.size(), " bytes, needed are ", length, " from ", offset);
       bytes_found_ += length;
+      files_.insert(path.string());
       return external_bytes{std::move(in), path, offset, stored, std::move(context)};
     });
   }
@@ -117,10 +120,13 @@ class external_data {
 
   /// The number of bytes that all calls of open() have found together.
   [[nodiscard]] std::uint64_t bytes_found() const noexcept { return bytes_found_; }
+  /// The paths of the files that hold them.
+  [[nodiscard]] const std::set<std::string>& files() const noexcept { return files_; }
 
  private:
   std::filesystem::path folder_;
   std::map<std::filesystem::path, std::shared_ptr<const mapped_file>> mapped_;  // null: not mapped
+  std::set<std::string> files_;
   std::uint64_t bytes_found_ = 0;
 };
 

@@ -23,12 +23,27 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
+namespace detail {
+
+/// Throws io for what cannot be the path of a file: an empty one, and one with a null character,
+/// which the system would take for the end of it. `verb` begins the message: "cannot open ".
+inline void require_path(const std::filesystem::path& path, const char* verb) {
+  require(!path.empty(), error_kind::io, verb, "a file: its name is empty");
+  require(path.native().find(std::filesystem::path::value_type{}) ==
+              std::filesystem::path::string_type::npos,
+          error_kind::io, verb, path.string(), ": the name has a null character");
+}
+
+}  // namespace detail
+
 /// A regular file that is open to be read. Not thread-safe.
 class input_file {
  public:
   /// Opens a file. Throws io, naming it: it does not exist, is a folder, or is neither a file nor a
-  /// link to one (a pipe could let the reader wait forever, and has no size); it cannot be opened.
+  /// link to one (a pipe could let the reader wait forever, and has no size); it cannot be opened;
+  /// the path is empty or has a null character.
   explicit input_file(std::filesystem::path path) : path_(std::move(path)) {
+    detail::require_path(path_, "cannot open ");
     std::error_code failed;
     const std::filesystem::file_status status = std::filesystem::status(path_, failed);
     require(!std::filesystem::is_directory(status), error_kind::io, path_.string(),
@@ -80,9 +95,11 @@ class input_file {
 /// pipes are written to directly. Not thread-safe; several writers of one file do not mix.
 class replacement_file {
  public:
-  /// Creates the temporary file. Throws io.
+  /// Creates the temporary file. Throws io if it cannot, and for a path that is empty or has a null
+  /// character.
   explicit replacement_file(std::filesystem::path path) : target_(std::move(path)) {
     namespace fs = std::filesystem;
+    detail::require_path(target_, "cannot write ");
     std::error_code failed;
     if (fs::is_symlink(target_, failed)) {
       fs::path pointed_to = fs::canonical(target_, failed);
@@ -193,11 +210,14 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
 }
 
 /// Throws io if write_file() could not write this file: its folder does not exist, or files cannot
-/// be made there. Asks before work that takes long; what is there stays, and devices and pipes are
-/// not opened.
+/// be made there; it is a folder itself; its path is empty or has a null character. Asks before
+/// work that takes long; what is there stays, and devices and pipes are not opened.
 inline void require_writable(const std::filesystem::path& path) {
+  detail::require_path(path, "cannot write ");
   std::error_code failed;
   const std::filesystem::file_status status = std::filesystem::status(path, failed);
+  require(!std::filesystem::is_directory(status), error_kind::io, "cannot write ", path.string(),
+          ": it is a folder");
   if (std::filesystem::is_regular_file(status) || !std::filesystem::exists(status)) {
     const replacement_file probe(path);
   }

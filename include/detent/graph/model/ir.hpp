@@ -210,6 +210,7 @@ struct model : graph_body {
   std::vector<model_function> functions;        ///< Functions that the model defines.
   /// Bytes that the reader took from external data files.
   std::uint64_t external_bytes = 0;
+  std::vector<std::string> external_files;  ///< Paths of these files, each once.
 
   /// The function of the model that a node calls, or null if it calls none.
   [[nodiscard]] const model_function* function_of(const node& n) const {

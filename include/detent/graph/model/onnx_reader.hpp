@@ -157,6 +157,7 @@ class onnx_reader {
     }
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
     m.external_bytes = external_.bytes_found();
+    m.external_files.assign(external_.files().begin(), external_.files().end());
     return m;
   }
 

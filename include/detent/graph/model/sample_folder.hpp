@@ -27,9 +27,11 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// The name of a value as the name of a file: each '/' is '_', so that it stays in its folder.
+/// The name of a value as the name of a file: each '/' is '_', so that it stays in its folder, and
+/// so is each null character, at which the system would end the name.
 [[nodiscard]] inline std::string file_name_of(std::string value) {
   std::replace(value.begin(), value.end(), '/', '_');
+  std::replace(value.begin(), value.end(), '\0', '_');
   return value;
 }
 

@@ -48,12 +48,24 @@ class regular_expression;
 #if DETENT_GRAPH_DEFINES_EXECUTION
 class regular_expression {
  public:
-  explicit regular_expression(const std::string& text) : compiled(text) {}
+  explicit regular_expression(const std::string& text) : compiled(text, syntax) {}
   std::regex compiled;
+
+ private:
+#if defined(__GLIBCXX__)
+  // Matches in a time that is a product of both lengths. Its other way tries exponentially many
+  // combinations for some names, and takes some of the stack for each character.
+  static constexpr auto syntax = std::regex::ECMAScript | std::regex_constants::__polynomial;
+#else
+  static constexpr auto syntax = std::regex::ECMAScript;
+#endif
 };
 
 DETENT_GRAPH_DECL std::shared_ptr<const regular_expression> compile_expression(
     const char* what, const std::string& text) {
+  constexpr std::size_t longest = 1000;  // std::regex needs some of the stack for each bracket
+  require(text.size() <= longest, error_kind::invalid_argument, what, " '", text.substr(0, 40),
+          "...' has ", text.size(), " characters; a regular expression may have ", longest);
   try {
     return std::make_shared<const regular_expression>(text);
   } catch (const std::regex_error& e) {
@@ -69,27 +81,22 @@ DETENT_GRAPH_DECL bool matches_all(const regular_expression& expression, const s
 
 }  // namespace detail
 
-/// A regular expression (ECMAScript) that must match a whole name or type.
+/// A regular expression (ECMAScript, without references to what a group has matched) that must
+/// match a whole name or type.
 class node_pattern {
  public:
-  /// Compiles the expression `text`. Throws invalid_argument if it is not one; the message contains
-  /// `what`, which says what the expression is for, and `text`.
+  /// Compiles the expression `text`. Throws invalid_argument if it is not one, or has more than
+  /// 1000 characters; the message contains `what`, which says what the expression is for, and
+  /// `text`.
   node_pattern(const char* what, const std::string& text)
       : expression_(detail::compile_expression(what, text)) {}
 
-  /// Whether the expression matches all of `text`. Throws unsupported, naming its first characters,
-  /// for a text of more than 1000 characters: std::regex needs some of the stack for each.
+  /// Whether the expression matches all of `text`.
   [[nodiscard]] bool matches(const std::string& text) const {
-    require(text.size() <= longest, error_kind::unsupported, "a name of ", text.size(),
-            " characters, '", text.substr(0, 40),
-            "...', which patterns cannot be matched with: ", "they take names of at most ",
-            longest);
     return detail::matches_all(*expression_, text);
   }
 
  private:
-  static constexpr std::size_t longest = 1000;
-
   std::shared_ptr<const detail::regular_expression> expression_;
 };
 
