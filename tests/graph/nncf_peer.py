@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Judges `detent quantize --pipeline nncf` by NNCF's own package: the same model and data must give the same quantizers.
 
-    nncf_peer.py --detent BINARY --digits FOLDER [--shared FOLDER] [--only NAME]...
+    nncf_peer.py --detent BINARY --digits FOLDER [--shared FOLDER] [--only NAME]... [--every-form]
 
-For each model, preset and model type, and for the modes of floats of 8 bits, it compares the set of quantized tensors (equal), their types
+For each model, preset and model type, and for the modes of floats of 8 bits (of these forms, the small models of nncf_cases.py
+have the default and one other in turn, or all with --every-form), it compares the set of quantized tensors (equal), their types
 and zero points (equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; each other one within 1e-6), and the
 signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations (at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions).
 NNCF takes its statistics from the values of our executor for that. For the networks from files, the scales are compared with those of statistics in
@@ -20,6 +21,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import itertools
 import logging
 import os
 import pathlib
@@ -270,12 +272,20 @@ class Judge:
             print(f"{name:18} {method:11} moved by {moved:7.0e}, apart by {apart:7.0e}{'' if good else '  FAILED'}", flush=True)
 
 
+def forms_in_turn(name, forms):
+    """Two forms of a small model: the default, and another one, which is the next one for the next model."""
+    default = ("performance", "none")
+    others = [form for form in forms if form != default]
+    return [form for form in forms if form == default] + [others[list(nncf_cases.CASES).index(name) % len(others)]]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--detent", required=True)
     parser.add_argument("--digits", type=pathlib.Path, required=True)
     parser.add_argument("--shared", type=pathlib.Path)
     parser.add_argument("--only", action="append")
+    parser.add_argument("--every-form", action="store_true", help="all presets, model types and modes for the small models, too")
     options = parser.parse_args()
     if "DETENT_SHARED" in os.environ:
         options.shared = pathlib.Path(os.environ["DETENT_SHARED"])
@@ -288,15 +298,13 @@ def main():
         for name, model, *rest in models_of(options):
             if options.only and name not in options.only:
                 continue
-            for mode, kind in FLOATS:
-                if (name, kind) not in NNCF_FAILS:
-                    is_old = model.opset_import[0].version < FLOAT_OPSET
-                    newer = onnx.version_converter.convert_version(model, FLOAT_OPSET) if is_old else model
-                    judge.check(name, newer, *rest, mode, kind)
-            for preset in PRESETS:
-                for kind in TYPES:
-                    if (name, kind) not in NNCF_FAILS:
-                        judge.check(name, model, *rest, preset, kind)
+            forms = [form for form in (*FLOATS, *itertools.product(PRESETS, TYPES)) if (name, form[1]) not in NNCF_FAILS]
+            if name in nncf_cases.CASES and not options.every_form:
+                forms = forms_in_turn(name, forms)
+            for form, kind in forms:
+                is_old = form.startswith("fp8") and model.opset_import[0].version < FLOAT_OPSET
+                newer = onnx.version_converter.convert_version(model, FLOAT_OPSET) if is_old else model
+                judge.check(name, newer, *rest, form, kind)
         for name, (make, fix, published) in nncf_cases.BIASED.items():
             if not options.only or name in options.only:
                 judge.check_biases(name, make(), fix, published)

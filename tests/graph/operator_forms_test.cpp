@@ -37,6 +37,39 @@ tensor signed_bytes(shape dims, const std::vector<std::int8_t>& values) {
 }
 tensor scale(float s) { return floats({}, {s}); }
 
+/// A tensor of 16-bit floats.
+tensor halves(shape dims, const std::vector<float>& values) {
+  std::vector<std::uint16_t> bits;
+  for (const float v : values) {
+    bits.push_back(detent::round_to<detent::float16>(v).bits);
+  }
+  return make_tensor(element_type::f16, std::move(dims), bits);
+}
+
+/// The types of the first `count` outputs of a node with constant inputs.
+std::vector<element_type> types_of_outputs(const std::string& op, const std::vector<tensor>& inputs,
+                                           std::size_t count, const attributes& a = {},
+                                           std::int64_t opset = 23) {
+  model_builder b(opset);
+  std::vector<std::string> names;
+  for (const tensor& t : inputs) {
+    names.push_back(t.defined() ? b.constant("in" + std::to_string(names.size()), t) : "");
+  }
+  static_cast<void>(b.add(op, names, a));
+  graph::node& n = b.get().nodes.back();
+  n.outputs.resize(1);
+  for (std::size_t i = 0; i < count; ++i) {
+    n.outputs.resize(i + 1);
+    n.outputs[i] = "out" + std::to_string(i);
+    b.output(n.outputs[i], element_type::undefined);
+  }
+  std::vector<element_type> types;
+  for (const tensor& t : graph::executor(b.get()).run({})) {
+    types.push_back(t.type());
+  }
+  return types;
+}
+
 /// Checks that a node is refused with an error of this kind, whose message has these words.
 void check_refused(error_kind kind, std::initializer_list<std::string_view> words,
                    const std::string& op, const std::vector<tensor>& inputs, const attributes& a,
@@ -281,4 +314,133 @@ TEST_CASE("forms: pools of images without pixels end at once") {
   }
   ends("QLinearGlobalAveragePool", {codes, scale(1), {}, scale(1)}, {}, microsoft);
   ends("QLinearAveragePool", {codes, scale(1), {}, scale(1)}, whole, microsoft);
+}
+
+TEST_CASE("forms: the types of outputs beside inputs of 16 and of 32 bits") {
+  constexpr element_type f16 = element_type::f16;
+  constexpr element_type f32 = element_type::f32;
+  using types = std::vector<element_type>;
+  // 300^2 is beyond float16.
+  CHECK(values_of<float>(result_of("Pow", {floats({2}, {300, 2}), halves({}, {2})}, {}, 15)) ==
+        std::vector<float>{90000, 4});
+  CHECK(result_of("Pow", {halves({2}, {3, 2}), floats({}, {2})}, {}, 15).type() == f16);
+  const tensor x = floats({1, 2, 2}, {1, 2, 3, 4});
+  const tensor narrow = halves({1, 2, 2}, {1, 2, 3, 4});
+  const tensor two = halves({2}, {1, 2});
+  const tensor wide_two = floats({2}, {1, 2});
+  CHECK(types_of_outputs("BatchNormalization", {x, two, two, two, two}, 1) == types{f32});
+  CHECK(types_of_outputs("BatchNormalization", {narrow, two, two, wide_two, wide_two}, 1) ==
+        types{f16});
+  const attributes training{{"training_mode", number(1)}};
+  CHECK(types_of_outputs("BatchNormalization", {narrow, two, two, wide_two, wide_two}, 3,
+                         training) == types{f16, f32, f32});
+  CHECK(types_of_outputs("LayerNormalization", {narrow, two, two}, 3) == types{f16, f32, f32});
+  CHECK(types_of_outputs("RMSNormalization", {narrow, wide_two}, 1) == types{f32});
+  CHECK(types_of_outputs("RMSNormalization", {x, two}, 1) == types{f16});
+  CHECK(types_of_outputs("Dropout", {x, halves({}, {0.5F})}, 1) == types{f32});
+  const tensor index = make_tensor(element_type::s64, {1}, std::vector<std::int64_t>{1});
+  CHECK(types_of_outputs("OneHot", {index, halves({}, {3}), wide_two}, 1) == types{f32});
+  CHECK(types_of_outputs("OneHot", {floats({1}, {1}), floats({}, {3}), two}, 1) == types{f16});
+  CHECK(types_of_outputs(
+            "Where",
+            {make_tensor(element_type::boolean, {2}, std::vector<std::uint8_t>{0, 1}), two, two},
+            1) == types{f16});
+  const tensor head = floats({1, 1, 2, 2}, {1, 2, 3, 4});
+  const tensor values = halves({1, 1, 2, 2}, {1, 2, 3, 4});
+  CHECK(types_of_outputs("Attention", {head, head, values}, 3) == types{f32, f32, f16});
+  CHECK(types_of_outputs("Attention", {values, values, head}, 3) == types{f16, f16, f32});
+}
+
+TEST_CASE("forms: masks of Attention before and since opset 24") {
+  // Equal scores: without a mask, each query gets the mean of the three values.
+  const tensor zeros = floats({1, 1, 2, 1}, {0, 0});
+  const tensor keys = floats({1, 1, 3, 1}, {0, 0, 0});
+  const tensor values = floats({1, 1, 3, 1}, {3, 6, 9});
+  const auto attend = [&](const tensor& mask, std::int64_t opset) {
+    return values_of<float>(result_of("Attention", {zeros, keys, values, mask}, {}, opset));
+  };
+  const tensor column = floats({2, 1}, {0, 5});  // for all keys of a query, or for the first one
+  CHECK(attend(column, 23) == std::vector<float>{6, 6});
+  CHECK(attend(column, 24) == std::vector<float>{3, 3});
+  const tensor shorter = floats({2, 2}, {0, 0, 0, 0});
+  CHECK(attend(shorter, 24) == std::vector<float>{4.5F, 4.5F});
+  check_refused(error_kind::bad_file, {"Attention", "[2,2]", "[1,1,2,3]"}, "Attention",
+                {zeros, keys, values, shorter}, {}, 23);
+  const tensor flags = make_tensor(element_type::boolean, {2, 1}, std::vector<std::uint8_t>{1, 0});
+  CHECK(attend(flags, 23) == std::vector<float>{6, 0});
+  CHECK(attend(flags, 24) == std::vector<float>{3, 0});
+}
+
+TEST_CASE("forms: zero points and scales of products that are no row or column") {
+  const tensor a = bytes({2, 2}, {1, 2, 3, 4});
+  const tensor b = bytes({2, 2}, {1, 0, 0, 1});
+  const auto product = [&](const tensor& za, const tensor& zb) {
+    return values_of<std::int32_t>(result_of("MatMulInteger", {a, b, za, zb}));
+  };
+  // Columns of B, in a row; rows of A, in a list or a column.
+  CHECK(product({}, bytes({2}, {1, 0})) == std::vector<std::int32_t>{-2, 2, -4, 4});
+  CHECK(product({}, bytes({1, 2}, {1, 0})) == std::vector<std::int32_t>{-2, 2, -4, 4});
+  CHECK(product(bytes({2}, {1, 3}), {}) == std::vector<std::int32_t>{0, 1, 0, 1});
+  CHECK(product(bytes({2, 1}, {1, 3}), {}) == std::vector<std::int32_t>{0, 1, 0, 1});
+  for (const bool of_a : {false, true}) {
+    const tensor odd = bytes(of_a ? shape{1, 2} : shape{2, 1}, {1, 0});
+    check_refused(error_kind::unsupported, {"MatMulInteger", of_a ? "[1,2]" : "[2,1]"},
+                  "MatMulInteger", {a, b, of_a ? odd : tensor(), of_a ? tensor() : odd}, {});
+  }
+  const tensor zero = bytes({}, {0});
+  for (const shape& dims : {shape{2}, shape{2, 1}}) {
+    const std::vector<tensor> inputs{
+        a, scale(1), zero, b, floats(dims, {1, 2}), bytes(dims, {0, 0}), scale(1), zero};
+    if (dims.size() == 1) {
+      CHECK(values_of<std::uint8_t>(result_of("QLinearMatMul", inputs)) ==
+            std::vector<std::uint8_t>{1, 4, 3, 8});
+    } else {
+      check_refused(error_kind::unsupported, {"QLinearMatMul", "[2,1]"}, "QLinearMatMul", inputs,
+                    {});
+    }
+  }
+}
+
+TEST_CASE("forms: integers where an operator takes floats are not read as floats") {
+  const tensor a = bytes({1, 2}, {1, 2});
+  const tensor b = bytes({2, 2}, {1, 2, 3, 4});
+  const tensor integers = make_tensor(element_type::s32, {2}, std::vector<std::int32_t>{1, 2});
+  const tensor zero = bytes({}, {0});
+  const auto refused = [](const std::string& op, const std::vector<tensor>& inputs,
+                          const std::string& domain) {
+    check_refused(error_kind::unsupported, {op, "int32"}, op, inputs, {}, 17, domain);
+  };
+  refused("MatMulIntegerToFloat", {a, b, scale(1), scale(1), zero, zero, integers}, microsoft);
+  refused("MatMulIntegerToFloat", {a, b, scale(1), integers, zero, zero, {}}, "detent");
+  refused("MatMulIntegerToFloat", {a, b, scale(1), scale(1), zero, zero, integers}, "detent");
+  refused("DynamicQuantizeMatMul", {floats({1, 2}, {1, 2}), b, scale(1), zero, integers},
+          microsoft);
+  // The columns of a right side of rank 1 are not its depth.
+  const tensor column = bytes({2}, {3, 4});
+  CHECK(values_of<float>(result_of("MatMulIntegerToFloat",
+                                   {a, column, scale(1), scale(2), zero, zero, {}}, {}, 17,
+                                   "detent")) == std::vector<float>{22});
+}
+
+TEST_CASE("forms: what operators need beside their outputs counts against the limit of memory") {
+  const auto refused = [](model_builder& b, std::size_t limit) {
+    graph::executor_options options;
+    options.max_memory_bytes = limit;
+    check_graph_error(error_kind::bad_file, {"limit"}, [&] {
+      static_cast<void>(
+          graph::executor(b.get(), options).run({{"x", floats({1, 64}, std::vector<float>(64))}}));
+    });
+  };
+  // 64 KiB of weights of 2 bits that a node makes: 256 KiB of codes and 1 MiB of floats.
+  model_builder b(17);
+  b.input("x", {1, 64});
+  b.constant("byte", bytes({1, 1, 1}, {0x1B}));
+  b.constant("dims", std::vector<std::int64_t>{4096, 4, 4});
+  b.constant("scales", floats({4096 * 4}, std::vector<float>(4096 * 4, 1.0F)));
+  const std::string weights = b.add("Expand", {"byte", "dims"});
+  b.output(b.add(
+      "MatMulNBits", {"x", weights, "scales"},
+      {{"bits", number(2)}, {"block_size", number(16)}, {"K", number(64)}, {"N", number(4096)}},
+      microsoft));
+  refused(b, std::size_t{512} << 10U);
 }

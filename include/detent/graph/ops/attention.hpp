@@ -77,8 +77,8 @@ struct sizes {
   return dims;
 }
 
-/// Checks the dimensions of the mask, which broadcasts to [batch, heads, length, total]; its last
-/// dimension may be smaller.
+/// Checks the dimensions of the mask, which broadcasts to [batch, heads, length, total]. Since
+/// opset 24, its last dimension does not, but may be smaller: keys behind it are hidden.
 inline void require_mask(const operator_context& c, const sizes& s) {
   if (!c.has_input(3)) {
     return;
@@ -87,7 +87,9 @@ inline void require_mask(const operator_context& c, const sizes& s) {
   c.require(mask.type() == element_type::boolean || mask.type() == c.input(0).type(),
             "the mask is ", shown(mask.type()));
   const shape full = dims_of({s.query.batch, s.query.heads, s.query.length, s.total});
-  bool fits = mask.rank() >= 1 && mask.rank() <= 4 && mask.dims().back() <= full.back();
+  bool fits = mask.rank() >= 1 && mask.rank() <= 4 &&
+              (c.opset < 24 ? mask.dims().back() == full.back() || mask.dims().back() == 1
+                            : mask.dims().back() <= full.back());
   for (std::size_t back = 2; fits && back <= mask.rank(); ++back) {
     const std::int64_t dim = mask.dim(mask.rank() - back);
     fits = dim == 1 || dim == full[4 - back];
@@ -181,10 +183,11 @@ class score_bias {
     std::size_t step = 1;
     for (std::size_t back = 1; back <= dims.size(); ++back) {
       const auto extent = static_cast<std::size_t>(dims[dims.size() - back]);
-      steps_[4 - back] = extent == 1 && back > 1 ? 0 : step;
+      const bool is_broadcast = extent == 1 && (back > 1 || c.opset < 24);
+      steps_[4 - back] = is_broadcast ? 0 : step;
       step *= extent;
     }
-    mask_length_ = static_cast<std::size_t>(dims.back());
+    mask_length_ = c.opset < 24 ? s.total : static_cast<std::size_t>(dims.back());
   }
 
   [[nodiscard]] double at(std::size_t b, std::size_t head, std::size_t query,

@@ -5,6 +5,7 @@
 #define DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -616,8 +617,12 @@ inline void run_dropout(operator_context& c) {
     return;
   }
   tensor& mask = c.make_output(1);  // nothing is dropped: all ones
-  const std::vector<std::int64_t> ones(mask.count(), 1);
-  store(std::span<const std::int64_t>(ones), mask, 0);
+  std::array<std::int64_t, 1024> ones;
+  ones.fill(1);
+  for (std::size_t at = 0; at < mask.count(); at += ones.size()) {
+    const std::size_t count = (std::min)(ones.size(), mask.count() - at);
+    store(std::span<const std::int64_t>(ones).first(count), mask, at);
+  }
 }
 
 inline constexpr operator_definition elementwise_operators[] = {

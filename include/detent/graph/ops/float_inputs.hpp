@@ -21,6 +21,8 @@ inline std::span<const float> optional_floats(const operator_context& c, std::si
   }
   c.require(c.inputs[i].count() == count, "input ", i, " has ", c.inputs[i].count(),
             " values, not ", count);
+  c.require_supported(c.inputs[i].type() == element_type::f32, "input ", i, " of type ",
+                      shown(c.inputs[i].type()), ", not float");
   return c.inputs[i].data<float>();
 }
 

@@ -45,13 +45,14 @@ inline void run_dynamic_quantize_matmul(operator_context& c) {
 
 inline void run_matmul_integer_to_float(operator_context& c) {
   run_integer_matmul(c, scaled_sum_inputs);
-  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dims().back()));
+  finish_scaled_sums(c, matmul_shape(c, c.inputs[0].dims(), c.inputs[1].dims()).n);
 }
 
 inline void run_dynamic_product(operator_context& c) {
   const dynamic_operand x(c);
   run_integer_matmul(c, dynamic_sum_inputs, x.values, {&x.params.zero_point, 1}, {});
-  finish_scaled_sums(c, static_cast<std::size_t>(c.inputs[1].dims().back()), x.params.scale, 2, 4);
+  finish_scaled_sums(c, matmul_shape(c, c.inputs[0].dims(), c.inputs[1].dims()).n, x.params.scale,
+                     2, 4);
 }
 
 /// Infers the output of MulInteger, whose inputs are a, a_zero_point, b, b_zero_point.

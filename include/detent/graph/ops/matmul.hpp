@@ -294,10 +294,8 @@ inline std::size_t column_values(const operator_context& c, std::size_t i, std::
   if (!c.has_input(i)) {
     return 1;
   }
-  const std::size_t count = c.inputs[i].count();
-  c.require_supported(count == 1 || count == n, "input ", i, " has ", count, " values for ", n,
-                      " columns");
-  return count;
+  require_row(c, i, n);
+  return c.inputs[i].count();
 }
 
 /// Packs one right matrix with its scales, zero points and bias.
@@ -323,6 +321,13 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   const std::size_t zero_point_count = lhs_zero_points.size();
   c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
                       " zero points for ", s.m, " rows");
+  if (zero_point_count > 1) {  // [rows], or [..., rows, 1] with ones in front
+    const shape& dims = c.inputs[at.lhs_zero_point].dims();
+    const bool is_column = dims.size() > 1 && dims.back() == 1 &&
+                           dims[dims.size() - 2] == static_cast<std::int64_t>(zero_point_count);
+    c.require_supported(dims.size() == 1 || is_column, "zero points of shape ", shown(dims),
+                        " for ", s.m, " rows");
+  }
   options.bias = optional_floats(c, at.float_bias, s.n);
   const auto signed_rhs = [&] {
     return as_signed(

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -92,10 +93,17 @@ inline void infer_matmul_nbits(operator_context& c) {
   c.set_output(0, element_type::f32, std::move(out));
 }
 
+/// The memory in which weights are unpacked before they are packed for the kernels. Weights that
+/// are computed count against the limit of the run; those of the model have their size from its
+/// file.
+inline std::pmr::memory_resource* unpacking_memory(const operator_context& c) {
+  return c.are_constant({1, 2, 3}) ? std::pmr::new_delete_resource() : c.memory;
+}
+
 /// The unpacked codes of the weights, [N, K].
-inline std::vector<std::uint8_t> nbits_codes(const operator_context& c,
-                                             const nbits_layout& layout) {
-  std::vector<std::uint8_t> codes(layout.columns * layout.depth);
+inline std::pmr::vector<std::uint8_t> nbits_codes(const operator_context& c,
+                                                  const nbits_layout& layout) {
+  std::pmr::vector<std::uint8_t> codes(layout.columns * layout.depth, unpacking_memory(c));
   const auto bytes = c.inputs[1].data<std::uint8_t>();
   for (std::size_t n = 0; n < layout.columns; ++n) {
     unpack_nbits(layout.bits, bytes.subspan(n * layout.row_bytes(), layout.row_bytes()),
@@ -105,15 +113,16 @@ inline std::vector<std::uint8_t> nbits_codes(const operator_context& c,
 }
 
 /// The integer zero points, [N, blocks].
-inline std::vector<std::int32_t> nbits_zero_points(const operator_context& c,
-                                                   const nbits_layout& layout) {
+inline std::pmr::vector<std::int32_t> nbits_zero_points(const operator_context& c,
+                                                        const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
-  std::vector<std::int32_t> zero_points(layout.columns * blocks, layout.default_zero_point());
+  std::pmr::vector<std::int32_t> zero_points(layout.columns * blocks, layout.default_zero_point(),
+                                             unpacking_memory(c));
   if (!c.has_input(3)) {
     return zero_points;
   }
   const auto bytes = c.inputs[3].data<std::uint8_t>();
-  std::vector<std::uint8_t> row(blocks);
+  std::pmr::vector<std::uint8_t> row(blocks, unpacking_memory(c));
   for (std::size_t n = 0; n < layout.columns; ++n) {
     unpack_nbits(layout.bits,
                  bytes.subspan(n * layout.zero_point_bytes(), layout.zero_point_bytes()), row);
@@ -133,9 +142,9 @@ struct packed_nbits {
 /// integers is exact and the product is rounded once.
 inline packed_floats dequantize_nbits(const operator_context& c, const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
-  const std::vector<std::uint8_t> codes = nbits_codes(c, layout);
+  const std::pmr::vector<std::uint8_t> codes = nbits_codes(c, layout);
   const bool is_real = c.has_input(3) && c.inputs[3].type() == element_type::f32;
-  std::vector<float> zero_points;
+  std::pmr::vector<float> zero_points(unpacking_memory(c));
   if (is_real) {
     const auto values = c.inputs[3].data<float>();
     zero_points.assign(values.begin(), values.end());
@@ -145,7 +154,7 @@ inline packed_floats dequantize_nbits(const operator_context& c, const nbits_lay
     }
   }
   const auto scales = c.inputs[2].data<float>();
-  std::vector<float> weights(layout.columns * layout.depth);
+  std::pmr::vector<float> weights(layout.columns * layout.depth, unpacking_memory(c));
   for (std::size_t n = 0; n < layout.columns; ++n) {
     for (std::size_t k = 0; k < layout.depth; ++k) {
       const std::size_t at = n * blocks + k / layout.block_size;
@@ -186,10 +195,10 @@ inline bool takes_integer_rows(const operator_context& c, const nbits_layout& la
 /// to the zero point, so that the weights are 0 with a scale of 1.
 inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbits_layout& layout) {
   const std::size_t blocks = layout.blocks();
-  std::vector<std::uint8_t> codes = nbits_codes(c, layout);
-  std::vector<std::int32_t> zero_points = nbits_zero_points(c, layout);
+  std::pmr::vector<std::uint8_t> codes = nbits_codes(c, layout);
+  std::pmr::vector<std::int32_t> zero_points = nbits_zero_points(c, layout);
   const auto given = c.inputs[2].data<float>();
-  std::vector<float> scales(given.begin(), given.end());
+  std::pmr::vector<float> scales(given.begin(), given.end(), unpacking_memory(c));
   for (std::size_t at = 0; at < scales.size(); ++at) {
     if (scales[at] > 0.0F) {
       continue;

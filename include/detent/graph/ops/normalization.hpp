@@ -605,24 +605,29 @@ void run_lrn_as(operator_context& c, std::size_t size) {
   if (x.empty()) {
     return;
   }
+  c.count_multiply_adds({x.size(), (std::min)(size, v.length)});
+  constexpr std::size_t block = 256;  // pixels whose sums are in the cache
   for_pieces(c, v.outer * v.length, rows_of(costly_piece, v.inner),
              [&](std::size_t begin, std::size_t end) {
-               std::vector<double> squares(v.inner);
+               std::array<double, block> squares;
                for (std::size_t row = begin; row < end; ++row) {
                  const std::size_t channel = row % v.length;
                  const std::size_t first = row - (std::min)(below, channel);
                  const std::size_t last = row + (std::min)(above, v.length - 1 - channel);
-                 std::fill(squares.begin(), squares.end(), 0.0);
-                 for (std::size_t other = first; other <= last; ++other) {
-                   for (std::size_t i = 0; i < v.inner; ++i) {
-                     const auto value = static_cast<double>(x[other * v.inner + i]);
-                     squares[i] += value * value;
+                 for (std::size_t pixel = 0; pixel < v.inner; pixel += block) {
+                   const std::size_t pixels = (std::min)(block, v.inner - pixel);
+                   squares.fill(0.0);
+                   for (std::size_t other = first; other <= last; ++other) {
+                     for (std::size_t i = 0; i < pixels; ++i) {
+                       const auto value = static_cast<double>(x[other * v.inner + pixel + i]);
+                       squares[i] += value * value;
+                     }
                    }
-                 }
-                 for (std::size_t i = 0; i < v.inner; ++i) {
-                   const double divisor = std::pow(std::fma(alpha, squares[i], bias), beta);
-                   const std::size_t at = row * v.inner + i;
-                   y[at] = static_cast<T>(static_cast<double>(x[at]) / divisor);
+                   for (std::size_t i = 0; i < pixels; ++i) {
+                     const double divisor = std::pow(std::fma(alpha, squares[i], bias), beta);
+                     const std::size_t at = row * v.inner + pixel + i;
+                     y[at] = static_cast<T>(static_cast<double>(x[at]) / divisor);
+                   }
                  }
                }
              });

@@ -238,6 +238,16 @@ inline const epilogue_options& cached_epilogue(const operator_context& c,
   return *kept;
 }
 
+/// Throws unsupported unless input i has one value or `columns` values in a row: [..., columns]
+/// with ones in front.
+inline void require_row(const operator_context& c, std::size_t i, std::size_t columns) {
+  const tensor& t = c.inputs[i];
+  const std::size_t count = t.count();
+  c.require_supported(
+      count == 1 || (count == columns && t.dims().back() == static_cast<std::int64_t>(columns)),
+      "input ", i, " has ", count, " values for ", columns, " columns, in shape ", shown(t.dims()));
+}
+
 /// The scales of the right side, one or one for each column, and its int32 bias, empty if there is
 /// none.
 struct rhs_terms {
@@ -246,9 +256,8 @@ struct rhs_terms {
 
   rhs_terms(const operator_context& c, const integer_product_inputs& at, std::size_t columns) {
     if (c.has_input(at.rhs_scale)) {
+      require_row(c, at.rhs_scale, columns);
       scales = read_scales(c, at.rhs_scale);
-      c.require_supported(scales.size() == 1 || scales.size() == columns, scales.size(),
-                          " weight scales for ", columns, " columns");
     }
     if (c.has_input(at.bias)) {
       const tensor& t = c.inputs[at.bias];

@@ -31,6 +31,7 @@
 #include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -52,11 +53,14 @@ inline constexpr integer_product_inputs dynamic_sum_inputs{
 /// `otherwise` for each if it is absent. Uses `room` if the values have to be written down.
 inline const float* column_floats(const operator_context& c, std::size_t i, std::size_t columns,
                                   float otherwise, std::pmr::vector<float>& room) {
-  const std::span<const float> values =
-      c.has_input(i) ? c.inputs[i].data<float>() : std::span<const float>(&otherwise, 1);
+  if (!c.has_input(i)) {
+    room.assign(columns, otherwise);
+    return room.data();
+  }
+  const std::span<const float> values = optional_floats(c, i, c.inputs[i].count());
   c.require(values.size() == 1 || values.size() == columns, "input ", i, " has ", values.size(),
             " values for ", columns, " columns");
-  if (c.has_input(i) && values.size() == columns) {
+  if (values.size() == columns) {
     return values.data();
   }
   room.assign(columns, values[0]);
@@ -93,7 +97,7 @@ inline void finish_scaled_sums(operator_context& c, std::size_t columns, float x
 /// finish_scaled_sums() of ConvIntegerToFloat and MatMulIntegerToFloat.
 inline void finish_scaled_sums(operator_context& c, std::size_t columns) {
   c.require(c.input(2).count() == 1, "x_scale has ", c.input(2).count(), " values");
-  finish_scaled_sums(c, columns, c.inputs[2].data<float>()[0], 3, 6);
+  finish_scaled_sums(c, columns, optional_floats(c, 2, 1)[0], 3, 6);
 }
 
 /// The real input 0, quantized as DynamicQuantizeLinear does it.

@@ -89,17 +89,43 @@ inline void infer_outputs(const operator_definition& definition, const executor_
   }
 }
 
-/// Converts inputs of 16-bit floats to float. Returns the type of the last of them, or undefined if
-/// there are none.
-inline element_type widen_inputs(std::vector<tensor>& inputs, const allocator& allocate) {
-  element_type narrow = element_type::undefined;
+/// Converts inputs of 16-bit floats to float. Returns the types that all inputs had.
+inline std::vector<element_type> widen_inputs(std::vector<tensor>& inputs,
+                                              const allocator& allocate) {
+  std::vector<element_type> given;
   for (tensor& t : inputs) {
+    given.push_back(t.type());
     if (is_half(t)) {
-      narrow = t.type();
       t = half_to_float(t, allocate);
     }
   }
-  return narrow;
+  return given;
+}
+
+/// The type of float output i of a node whose inputs have these types: ONNX ties it to the type of
+/// one of them, as a rule the first one of floats. Undefined if there is none.
+[[nodiscard]] inline element_type float_output_type(const node& n, std::size_t i,
+                                                    std::span<const element_type> given) {
+  const auto type_of_input = [&](std::size_t at) {
+    return at < given.size() ? given[at] : element_type::undefined;
+  };
+  if (n.is("LayerNormalization") && i > 0) {
+    return element_type::f32;  // what stash_type says, which is 1
+  }
+  if (n.is("BatchNormalization") && i > 0) {
+    return type_of_input(i + 2);  // running means and variances
+  }
+  if (n.is("RMSNormalization")) {
+    return type_of_input(1);  // the scale
+  }
+  if (n.is("OneHot") || (n.is("Attention") && i == 2)) {
+    return type_of_input(2);  // the two values; the value, of which present_value is a part
+  }
+  const auto first = std::find_if(given.begin(), given.end(), [](element_type t) {
+    return t == element_type::f32 || t == element_type::f64 || t == element_type::f16 ||
+           t == element_type::bf16;
+  });
+  return first == given.end() ? element_type::undefined : *first;
 }
 
 /// Reorders inputs in channels-last order if the operator does not take them as they are. Returns
@@ -145,8 +171,8 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
                                          std::vector<tensor>& inputs, run_resources& resources,
                                          inferred_forms* known, operator_context& c) {
   const bool widens = std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(c.n());
-  const element_type narrow =
-      widens ? widen_inputs(inputs, resources.allocate) : element_type::undefined;
+  const std::vector<element_type> given =
+      widens ? widen_inputs(inputs, resources.allocate) : std::vector<element_type>();
   const bool channels_last = order_inputs(definition, inputs, resources.allocate);
   c.inputs = inputs;
   if (known != nullptr && !known->outputs.empty() && known->hold_for(inputs)) {
@@ -181,11 +207,11 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
       t.set_channels_last(t.channels_last() && !has_one_order(t.dims()));
     }
   }
-  if (narrow != element_type::undefined) {
-    for (tensor& t : c.outputs) {
-      if (t.type() == element_type::f32) {
-        t = float_to_half(t, narrow, resources.allocate);
-      }
+  for (std::size_t i = 0; widens && i < c.outputs.size(); ++i) {
+    const element_type type = float_output_type(c.n(), i, given);
+    const bool is_narrow = type == element_type::f16 || type == element_type::bf16;
+    if (is_narrow && c.outputs[i].type() == element_type::f32) {
+      c.outputs[i] = float_to_half(c.outputs[i], type, resources.allocate);
     }
   }
   return std::move(c.outputs);
