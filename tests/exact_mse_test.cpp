@@ -554,6 +554,95 @@ TEST_CASE("solvers: what is degenerate is defined") {
   });
 }
 
+TEST_CASE("errors of a scale: grids beyond 17 bits are refused") {
+  const auto invalid = error_kind::invalid_argument;
+  const detent::distribution d(std::vector<float>{1.0F, 2.0F, -3.0F});
+  constexpr std::int32_t least = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
+  for (const detent::grid levels : {detent::grid{least, most}, detent::grid{-65537, 0},
+                                    detent::grid{0, 65536}, detent::grid{0, 0}}) {
+    INFO("grid ", levels.qmin, "..", levels.qmax);
+    check_error(invalid, {"mean_squared_error", "grid"}, [&] {
+      static_cast<void>(detent::mean_squared_error(d, {1.0F, 0}, levels));
+    });
+    check_error(invalid, {"mean_power_error", "grid"}, [&] {
+      static_cast<void>(detent::mean_power_error(d, {1.0F, 0}, levels, 2.4));
+    });
+  }
+  const detent::grid widest{-65536, 65535};
+  CHECK(detent::mean_squared_error(d, {1.0F, 0}, widest) == 0.0);
+  CHECK(detent::mean_power_error(d, {1.0F, 0}, widest, 2.4) == 0.0);
+}
+
+TEST_CASE("bins that no histogram has are refused") {
+  using bins = std::vector<detent::value_bin>;
+  const detent::quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  const auto refuses = [&](const bins& all, detent::value_range range) {
+    const auto invalid = error_kind::invalid_argument;
+    check_error(invalid, {"distribution"},
+                [&] { static_cast<void>(detent::distribution(all, range)); });
+    check_error(invalid, {"distribution"},
+                [&] { static_cast<void>(detent::distribution::of_bin_ends(all, range)); });
+    check_error(invalid, {}, [&] { static_cast<void>(detent::exact_mse(all, range, u8)); });
+    check_error(invalid, {}, [&] { static_cast<void>(detent::lp_norm(all, range, u8)); });
+    check_error(invalid, {}, [&] { static_cast<void>(detent::kl(all, range, u8)); });
+  };
+  const detent::value_bin good{.smallest = 1.0F, .largest = 1.0F, .count = 2};
+  const auto with = [&](auto change) {
+    detent::value_bin bin = good;
+    change(bin);
+    return bins{bin};
+  };
+  const detent::value_range range{-0.5F, 1.0F};
+  CHECK(detent::distribution(bins{good}, range).count() == 2);
+  CHECK(detent::kl(bins{good}, range, u8).evidence.count == 2);
+  refuses({good}, {0.0F, 0.5F});
+  refuses({good}, {0.0F, 0.0F});
+  refuses({good}, {1.0F, 0.0F});
+  refuses({good}, {0.0F, std::numeric_limits<float>::infinity()});
+  refuses({good}, {std::numeric_limits<float>::quiet_NaN(), 1.0F});
+  refuses(with([](auto& bin) { bin.largest = 1e38F; }), range);
+  refuses(with([](auto& bin) { bin.smallest = bin.largest = 1e38F; }), range);
+  refuses(with([](auto& bin) { bin.largest = 0.5F; }), range);
+  refuses(with([](auto& bin) { bin.smallest = -1.0F; }), range);
+  refuses(with([](auto& bin) { bin.smallest = std::numeric_limits<float>::quiet_NaN(); }), range);
+  refuses(with([](auto& bin) { bin.count = 0; }), range);
+  refuses(with([](auto& bin) { bin.excess = (std::uint64_t{2} << 14) + 1; }), range);
+  refuses(with([](auto& bin) { bin.count = (std::uint64_t{1} << 48) + 1; }), range);
+  detent::value_bin many = good;
+  many.count = std::uint64_t{1} << 63;
+  refuses({many, many, good}, range);  // 2^64 + 2
+}
+
+TEST_CASE("null weights and parameters of columns are refused") {
+  const std::vector<float> x = {1.0F, 2.0F, -3.0F};
+  check_error(error_kind::invalid_argument, {"distribution", "null weights", "3"}, [&] {
+    static_cast<void>(
+        detent::distribution(x, std::span<const float>(static_cast<const float*>(nullptr), 3)));
+  });
+  const std::vector<std::int8_t> weights(6, 1);
+  const detent::matrix_view<const std::int8_t> b(weights.data(), 2, 3);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{3}}) {
+    check_error(error_kind::invalid_argument, {"pack_weights", "null"}, [&] {
+      static_cast<void>(detent::pack_weights(
+          b, {.scales = std::span<const float>(static_cast<const float*>(nullptr), size)}));
+    });
+  }
+}
+
+TEST_CASE("estimates on a grid of two levels divide the magnitudes into one") {
+  const detent::distribution d(std::vector<float>{1.0F, 2.0F, -3.0F});
+  const detent::quant_scheme bit{{0, 1}, false};
+  for (const scale_solution& s :
+       {octav(d, bit), aciq(d, bit), aciq(d, bit, detent::aciq_model::laplace),
+        aciq(d, bit, detent::aciq_model::gauss)}) {
+    INFO(std::string(s.evidence.method), " ", s.params.scale);
+    CHECK(s.params.scale >= 2.0F);
+    CHECK(s.params.scale <= 5.0F);
+    CHECK(s.evidence.objective < d.square_sum() / 3.0);
+  }
+}
+
 TEST_CASE("16-bit formats: a histogram of all patterns leaves nothing open") {
   random_source random(6);
   INFO("seed ", random.seed());

@@ -288,6 +288,57 @@ TEST_CASE("gram_observer: saved and loaded, and not from anything else") {
   fails(with(80, std::int64_t{1} << 61));
 }
 
+TEST_CASE("gram_observer: saved sums are those of so many samples, and can go on") {
+  using sums = std::vector<std::int64_t>;
+  const auto saved = [](std::uint64_t count, const sums& magnitudes, const sums& low,
+                        const sums& high) {
+    detent::detail::byte_writer out({"detentGr", 1});
+    out.put(std::uint64_t{magnitudes.size()});
+    out.put(count);
+    out.put(std::uint64_t{1});
+    out.put(std::int32_t{0});
+    out.put(std::int32_t{high.empty() ? 0 : 1});
+    for (const sums* values : {&magnitudes, &low, &high}) {
+      out.put_array(std::span<const std::int64_t>(*values));
+    }
+    return std::move(out).finish();
+  };
+  const auto refuses = [](const std::vector<std::byte>& bytes) {
+    check_error(error_kind::bad_file, {"gram_observer::load"},
+                [&] { static_cast<void>(detent::gram_observer::load(bytes)); });
+  };
+  constexpr std::int64_t one = 1;
+  constexpr std::uint64_t most = std::uint64_t{1} << 38;
+  constexpr std::int64_t end = (one << 62) - 1;
+  refuses(saved(1, {end}, {0}, {end}));
+  // A sample adds up to 2^24 to magnitudes and up to 2^48 to squares.
+  static_cast<void>(detent::gram_observer::load(saved(2, {one << 25}, {one << 49}, {})));
+  refuses(saved(2, {(one << 25) + 1}, {one << 49}, {}));
+  refuses(saved(2, {one << 25}, {(one << 49) + 1}, {}));
+  refuses(saved(0, {1}, {1}, {}));
+  // Twice a product is at most the sum of the squares of its factors.
+  static_cast<void>(detent::gram_observer::load(saved(1, {1, 1}, {2, -5, 8}, {})));
+  refuses(saved(1, {1, 1}, {0, 5, 8}, {}));
+  refuses(saved(1, {1, 1}, {1, -5, 8}, {}));
+
+  // As many samples as there may be, with the largest sums: nothing more is taken.
+  refuses(saved(most + 1, {1}, {1}, {}));
+  detent::gram_observer full =
+      detent::gram_observer::load(saved(most, {one << 62}, {0}, {one << 54}));
+  CHECK(full.finalize()(0, 0) == std::ldexp(1.0, 38 + 2 * 4));
+  const auto bytes = full.save();
+  const std::vector<float> x = {1.0F};
+  check_error(error_kind::overflow, {"gram_observer", "2^38"},
+              [&] { full.observe(detent::matrix_view<const float>(x.data(), 1, 1)); });
+  check_error(error_kind::overflow, {"gram_observer", "2^38"}, [&] { full.merge(full); });
+  CHECK(full.save() == bytes);
+  // Half as many twice are as many.
+  detent::gram_observer half =
+      detent::gram_observer::load(saved(most / 2, {one << 61}, {0}, {one << 53}));
+  half.merge(half);
+  CHECK(half.save() == bytes);
+}
+
 TEST_CASE("gram_observer: errors change nothing") {
   const auto invalid = error_kind::invalid_argument;
   check_error(invalid, {"0 features"}, [] { gram_observer(0); });

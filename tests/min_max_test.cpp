@@ -214,6 +214,40 @@ TEST_CASE("ranges that are none") {
   });
 }
 
+TEST_CASE("counters of a loaded state stop at their end, so that no NaN is forgotten") {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  const auto loaded = [&](std::uint64_t count, std::uint64_t count_nan) {
+    detent::detail::byte_writer out(format);
+    out.put(1.0F);
+    out.put(2.0F);
+    out.put(count);
+    out.put(count_nan);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    detent::min_max_observer observer;
+    observer.read(in);
+    return observer;
+  };
+  const auto check = [&](const detent::min_max_observer& observer) {
+    CHECK(observer.count() == most);
+    CHECK(observer.count_nan() == most);
+    CHECK_FALSE(observer.is_finite());
+    check_error(error_kind::invalid_argument, {"NaN"},
+                [&] { static_cast<void>(observer.range()); });
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  detent::min_max_observer observer = loaded(most, most);
+  observer.observe(std::vector<float>{nan, 1.0F});
+  check(observer);
+  observer.observe_as(std::span<const float>(&nan, 1));
+  check(observer);
+  // Half of each: together, 2^64 of 2^64 + 2.
+  detent::min_max_observer half = loaded(most / 2 + 2, most / 2 + 1);
+  half.merge(loaded(most / 2 + 2, most / 2 + 1));
+  check(half);
+}
+
 // ------------------------------------------------------------------------------ other element
 // types
 

@@ -710,6 +710,143 @@ TEST_CASE("each field of a moving average's state is checked") {
   refuses(values, std::uint64_t{0});
 }
 
+TEST_CASE("a merge that is refused changes nothing: second passes of percentiles, channels") {
+  // Medians and ends of the two are in the same bins, the magnitude of rank 990 is not.
+  std::vector<float> v;
+  for (int i = 0; i < 1000; ++i) {
+    v.push_back(1.0F + 1e-4F * static_cast<float>(i));
+  }
+  std::vector<float> w = v;
+  std::fill(w.begin() + 970, w.end(), 50.0F);
+  detent::percentile_observer a({.percentile = 99.0, .exact = true});
+  detent::percentile_observer b = a;
+  for (const bool second : {false, true}) {
+    if (second) {
+      a.begin_phase(1);
+      b.begin_phase(1);
+    }
+    a.observe(v);
+    b.observe(w);
+  }
+  const detent::value_range before = a.range(false);
+  check_error(error_kind::invalid_argument, {"percentile_observer", "different data"},
+              [&] { a.merge(b); });
+  CHECK(a.range(false) == before);
+
+  // The number of channels is not fixed by a batch or a merge that is refused.
+  detent::channel_observer channels(detent::min_max_observer(), 0);
+  const std::size_t three[] = {3, 4};
+  check_error(error_kind::invalid_argument, {"channel_observer", "null"},
+              [&] { channels.observe(detent::tensor_view<const float>(nullptr, three)); });
+  detent::channel_observer others(detent::percentile_observer(), 0);
+  const std::vector<float> x(20, 1.0F);
+  others.observe(detent::tensor_view<const float>(x.data(), three));
+  check_error(error_kind::invalid_argument, {}, [&] { channels.merge(others); });
+  CHECK(channels.channels().empty());
+  const std::size_t five[] = {5, 4};
+  channels.observe(detent::tensor_view<const float>(x.data(), five));
+  CHECK(channels.channels().size() == 5);
+}
+
+TEST_CASE("each field of isotone's state is checked") {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  struct fields {
+    detent::quant_scheme scheme = detent::asymmetric<std::uint8_t>;
+    std::uint8_t second = 1;
+    std::int32_t zero_point = 0;
+    std::uint64_t rows = 2;
+    std::vector<float> begins = {0.25F, 0.5F};
+    std::vector<float> ends = {1.0F, 3.0F};
+  };
+  const auto loaded = [&](const fields& f) {
+    detent::detail::byte_writer out(format);
+    out.put(f.scheme.levels.qmin);
+    out.put(f.scheme.levels.qmax);
+    out.put(static_cast<std::uint8_t>(f.scheme.symmetric));
+    out.put(f.second);
+    out.put(std::uint64_t{1});
+    out.put(std::int64_t{-1});
+    out.put(f.zero_point);
+    out.put(f.rows);
+    detent::min_max_observer range;
+    range.observe(std::vector<float>{0.0F, 1.0F});
+    range.write(out);
+    for (const std::vector<float>* values : {&f.begins, &f.ends}) {
+      detent::count_histogram h;
+      h.observe(std::span<const float>(*values));
+      h.write(out);
+    }
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    detent::isotone_observer observer;
+    observer.read(in);
+    return observer;
+  };
+  const auto refuses = [&](const fields& f) {
+    check_error(error_kind::bad_file, {"isotone_observer"}, [&] { static_cast<void>(loaded(f)); });
+  };
+  CHECK(loaded({}).count_rows() == 2);
+  CHECK(loaded({.begins = {1.0F, 3.0F}}).count_rows() == 2);  // intervals of one scale
+  refuses({.begins = {1.0F, 3.0F}, .ends = {0.25F, 0.5F}});   // ends before begins
+  refuses({.begins = {0.125F, 3.0F}, .ends = {0.25F, 0.5F}});
+  refuses({.begins = {0.25F, std::numeric_limits<float>::quiet_NaN()}});
+  refuses({.ends = {0.25F, std::numeric_limits<float>::infinity()}});
+  refuses({.rows = 1});
+  refuses({.scheme = {{0, 65536}, false}});
+  refuses({.scheme = {{-1, 0}, true}, .second = 0});
+  refuses({.zero_point = 256});
+  refuses({.second = 0, .zero_point = 1});
+  // A grid without zero, before a zero point is known.
+  CHECK(loaded({.scheme = {{1, 255}, false}, .second = 0}).count_rows() == 2);
+
+  // Rows of states are counted up to the end of the counter.
+  const fields half{
+      .scheme = detent::symmetric<std::int8_t>, .second = 0, .rows = std::uint64_t{1} << 63};
+  detent::isotone_observer both = loaded(half);
+  both.merge(loaded(half));
+  CHECK(both.count_rows() == std::numeric_limits<std::uint64_t>::max());
+  const auto s = both.finalize(half.scheme);
+  CHECK(std::isfinite(s.evidence.objective));
+  CHECK(s.evidence.lower_bound <= s.evidence.objective);
+}
+
+TEST_CASE("counters of a moving average and of samples stop at their end") {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  const auto read = [&](auto& observer, const auto& write) {
+    detent::detail::byte_writer out(format);
+    write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    observer.read(in);
+  };
+  detent::moving_average_observer average;
+  read(average, [](auto& out) {
+    for (const double value : {0.5, 1.0, 1.0, 1.0, 1.0}) {
+      out.put(value);
+    }
+    out.put(most);
+    out.put(most);
+  });
+  const detent::moving_average_observer loaded = average;
+  average.observe(std::vector<float>{3.0F});
+  CHECK(average.range() == detent::value_range{2.0F, 2.0F});
+  average.merge(loaded);
+  CHECK(average.count() == most);
+  CHECK(average.range() == detent::value_range{1.0F, 1.0F});
+
+  detent::sample_range_observer samples(detent::sample_aggregator::mean);
+  read(samples, [](auto& out) {
+    out.put(static_cast<std::uint8_t>(detent::sample_aggregator::mean));
+    out.put(most);
+    detent::histogram().write(out);
+    detent::histogram().write(out);
+  });
+  samples.observe(std::vector<float>{1.0F});
+  samples.merge(samples);
+  CHECK(samples.count() == most);
+}
+
 TEST_CASE("exact percentiles of values of one sign count from the right end") {
   // Values that share a bin of the first pass, so that the second pass decides between them.
   for (const float sign : {1.0F, -1.0F}) {

@@ -616,6 +616,29 @@ TEST_CASE("ort, inc: histograms that can't be") {
               [&] { wide.observe(std::vector<float>{3e38F}); });
 }
 
+TEST_CASE("ort, inc: where all values lie in the last bin, the range is extended by 0") {
+  const quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  const auto check = [&](auto observer, detent::scale_rule rule, const std::vector<float>& x) {
+    observer.observe(x);
+    const value_range range = observer.range();
+    INFO("range ", range.lower, " .. ", range.upper);
+    CHECK(observer.finalize(u8) == detent::params_from_range({0.0F, range.upper}, u8, rule));
+  };
+  for (const std::vector<float>& x :
+       {std::vector<float>{5.0F, 5.0F, 5.0F}, std::vector<float>{100.0F, 100.01F, 100.02F}}) {
+    check(detent::ort::percentile_observer({.symmetric = false}), detent::scale_rule::ort, x);
+    check(detent::inc::percentile_observer(), detent::scale_rule::inc, x);
+    check(detent::ort::percentile_observer(), detent::scale_rule::ort, x);
+    check(detent::ort::entropy_observer({.behaviour = parity::fixed}), detent::scale_rule::ort, x);
+    check(detent::inc::kl_observer({.behaviour = parity::fixed}), detent::scale_rule::inc, x);
+  }
+  // By hand: the last of 2048 bins on -5 .. 5 begins at 5 - 10 / 2048.
+  detent::inc::percentile_observer constant;
+  constant.observe(std::vector<float>{5.0F, 5.0F, 5.0F});
+  CHECK(constant.range() == value_range{5.0F, 4.9951171875F});
+  CHECK(constant.finalize(u8) == quant_params{static_cast<float>(4.9951171875 / 255.0), 0});
+}
+
 TEST_CASE("ort, inc: options") {
   const auto invalid = error_kind::invalid_argument;
   check_error(invalid, {"ort::min_max_observer", "1.5"},

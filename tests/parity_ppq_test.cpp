@@ -518,6 +518,30 @@ TEST_CASE("ppq: isotone's bugs and what repairs them") {
               [&] { published.merge(published); });
 }
 
+TEST_CASE("ppq: isotone of a view without dimensions, and of a state at the end of its counters") {
+  const float one = 1.0F;
+  detent::tensor_view<const float> scalar;
+  scalar.data = &one;
+  detent::ppq::isotone_observer observer;
+  check_error(error_kind::invalid_argument, {"ppq::isotone_observer", "rows of 1"},
+              [&] { observer.observe(scalar); });
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  detent::detail::byte_writer out(format);
+  detent::detail::put_scheme(out, detent::quant_scheme{{-128, 127}, true});
+  out.put(std::uint8_t{0});
+  out.put(0.0F);
+  out.put(0.0F);
+  out.put(std::numeric_limits<std::uint64_t>::max());  // values, all of them NaN
+  out.put(std::numeric_limits<std::uint64_t>::max());
+  out.put(std::uint64_t{0});  // rows
+  const std::vector<std::byte> bytes = std::move(out).finish();
+  detent::detail::byte_reader in(bytes, format, "test");
+  observer.read(in);
+  observer.observe(std::vector<float>{std::numeric_limits<float>::quiet_NaN(), 1.0F});
+  check_error(error_kind::invalid_argument, {"ppq::isotone_observer", "NaN"},
+              [&] { static_cast<void>(observer.range()); });
+}
+
 TEST_CASE("ppq: min_max and constant") {
   const batches data = {{-1, 2}, {3, -0.5F}};
   const ppq::min_max_observer min_max = observed(ppq::min_max_observer(), data);

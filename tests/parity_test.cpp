@@ -577,6 +577,108 @@ TEST_CASE("parity observers: a batch that is refused was not seen") {
   check(detent::ort::percentile_observer(), narrow);
 }
 
+TEST_CASE("parity observers: counters of a loaded state stop at their end") {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  // What an observer that has seen a NaN writes of its range, and the same of 2^64 - 1 values.
+  const auto range_of = [&](std::uint64_t count) {
+    detent::detail::byte_writer out(format);
+    out.put(0.0F);
+    out.put(0.0F);
+    out.put(count);
+    out.put(count);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    return std::vector<std::byte>(bytes.begin() + 24, bytes.end() - 8);
+  };
+  const std::vector<std::byte> one = range_of(1);
+  const std::vector<std::byte> most = range_of(std::numeric_limits<std::uint64_t>::max());
+  const auto check = [&](auto observer, const char* where, const std::vector<float>& first) {
+    INFO(std::string(where));
+    observer.observe(first);
+    detent::detail::byte_writer out(format);
+    observer.write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    std::vector<std::byte> content(bytes.begin() + 24, bytes.end() - 8);
+    const auto at = std::search(content.begin(), content.end(), one.begin(), one.end());
+    REQUIRE(at != content.end());
+    std::copy(most.begin(), most.end(), at);
+    detent::detail::byte_writer changed(format);
+    changed.put_array(std::span<const std::byte>(content));
+    const std::vector<std::byte> state = std::move(changed).finish();
+    detent::detail::byte_reader in(state, format, "test");
+    observer.read(in);
+    observer.observe(std::vector<float>{std::numeric_limits<float>::quiet_NaN(), 1.0F});
+    check_error(error_kind::invalid_argument, {where, "NaN"},
+                [&] { static_cast<void>(observer.range()); });
+  };
+  for_each_observer([&](const auto& observer, const char* where) {
+    check(observer, where, {std::numeric_limits<float>::quiet_NaN()});
+  });
+}
+
+TEST_CASE("parity observers: an average that overflows a float is refused") {
+  const auto invalid = error_kind::invalid_argument;
+  const std::vector<float> high = {3e38F};
+  const std::vector<float> low = {-3e38F};
+  detent::torch::moving_average_min_max_observer average;
+  average.observe(high);
+  const auto before = average;
+  check_error(invalid, {"torch::moving_average_min_max_observer", "overflows"},
+              [&] { average.observe(low); });
+  CHECK((average == before));
+  detent::torch::moving_average_min_max_observer later;
+  later.observe(low);
+  check_error(invalid, {"overflows"}, [&] { average.append(later); });
+  CHECK((average == before));
+  CHECK((saved_and_loaded(average, later) == average));
+
+  detent::ort::min_max_observer collections({.moving_average = true, .batches_per_collection = 2});
+  collections.observe(high);
+  const auto begun = collections;
+  check_error(invalid, {"ort::min_max_observer", "overflows"}, [&] { collections.observe(high); });
+  CHECK((collections == begun));
+  CHECK((saved_and_loaded(collections, detent::ort::min_max_observer()) == collections));
+  CHECK(collections.range() == value_range{3e38F, 3e38F});
+  // A collection that does not end is averaged by range() alone.
+  detent::ort::min_max_observer endless({.moving_average = true, .batches_per_collection = 0});
+  endless.observe(high);
+  endless.observe(high);
+  check_error(invalid, {"ort::min_max_observer", "overflows"},
+              [&] { static_cast<void>(endless.range()); });
+  CHECK((saved_and_loaded(endless, collections) == endless));
+}
+
+TEST_CASE("nncf: a sample whose mean overflows a float has no range, in any order") {
+  const auto check = [](const detent::nncf::range_observer& observer) {
+    check_error(error_kind::invalid_argument, {"nncf::range_observer", "mean", "overflows"},
+                [&] { static_cast<void>(observer.range()); });
+    CHECK((saved_and_loaded(observer, detent::nncf::range_observer()) == observer));
+  };
+  // Sums of 8 are interleaved: inf and -inf meet.
+  std::vector<float> x(16, 1.0F);
+  x[0] = x[8] = 3e38F;
+  x[1] = x[9] = -3e38F;
+  for (const auto of_samples : {detent::nncf::aggregator::min, detent::nncf::aggregator::max}) {
+    const detent::nncf::range_options options{
+        .lower = {detent::nncf::statistic::mean, of_samples},
+        .upper = {detent::nncf::statistic::max, detent::nncf::aggregator::max}};
+    detent::nncf::range_observer left(options);
+    detent::nncf::range_observer right(options);
+    left.observe(x);
+    right.observe(std::vector<float>{1.0F, 2.0F});
+    detent::nncf::range_observer both = left;
+    both.merge(right);
+    right.merge(left);
+    CHECK((right == both));
+    check(right);
+    check(left);
+  }
+  detent::nncf::range_observer mean(
+      {.lower = {detent::nncf::statistic::mean, detent::nncf::aggregator::median}});
+  mean.observe(std::vector<float>{1.0F});
+  mean.observe(std::vector<float>{3e38F, 3e38F});
+  check(mean);
+}
+
 TEST_CASE("torch: options") {
   const auto invalid = error_kind::invalid_argument;
   check_error(invalid, {"torch::histogram_observer", "1 bins"},

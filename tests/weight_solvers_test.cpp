@@ -1320,6 +1320,32 @@ TEST_CASE("what no solver takes") {
   }
 }
 
+TEST_CASE("output_error: blocks of any size, and as many real zero points as scales") {
+  const std::vector<float> w = {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F};
+  const detent::gram_matrix g =
+      detent::gram_matrix::from_diagonal(std::vector<double>{1.0, 1.0, 1.0});
+  detent::quantized_weights q;
+  q.rows = 2;
+  q.columns = 3;
+  q.levels = {-128, 127};
+  q.codes = {1, 1, 1, 2, 2, 2};
+  q.params = {1, std::numeric_limits<std::size_t>::max(), {1.0F, 0.5F}, {0, 0}};
+  const auto error = [&] {
+    return detent::output_error(detent::matrix_view<const float>(w.data(), 2, 3), q, g);
+  };
+  CHECK(q.groups() == 1);
+  CHECK(error() == 0.0);
+  q.real_zero_points = {0.0F, 1.0F};
+  CHECK(error() == 0.75);  // the second row stands for 0.5
+  for (const std::size_t count : {std::size_t{1}, std::size_t{3}}) {
+    q.real_zero_points.assign(count, 0.0F);
+    check_error(error_kind::shape_mismatch, {"output_error", "2 x 3"},
+                [&] { static_cast<void>(error()); });
+  }
+  q.columns = 0;
+  CHECK(q.groups() == 0);
+}
+
 TEST_CASE("options out of their domain") {
   const auto invalid = error_kind::invalid_argument;
   const std::vector<float> values = {1.0F, 2.0F, 3.0F, 4.0F};

@@ -47,12 +47,15 @@ void require_matrix(matrix_view<T> m, const char* where) {
 }
 
 /// Expands a per-column argument to one value for each column. It has no values (each column gets
-/// `absent`), one value for all columns, or one for each; else throws shape_mismatch.
+/// `absent`), one value for all columns, or one for each; else throws shape_mismatch, and
+/// invalid_argument for null data with a size that is not 0.
 template <class T>
 std::vector<T> per_column(std::span<const T> values, std::size_t columns, T absent,
                           const char* what) {
   require(values.size() <= 1 || values.size() == columns, error_kind::shape_mismatch,
           "pack_weights: ", values.size(), " ", what, " for ", columns, " columns");
+  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
+          "pack_weights: null ", what, " with size ", values.size());
   if (values.size() == columns && columns != 1) {
     return {values.begin(), values.end()};
   }

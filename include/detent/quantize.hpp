@@ -568,6 +568,21 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
   detail::requantize_elements(acc, q, p, bias, levels, e);
 }
 
+namespace detail {
+
+/// Throws an error of `kind` unless a range can be mapped to the grid: it has at least two levels
+/// (symmetric schemes: three) and lies within -65536..65535.
+inline void require_levels_for_range(quant_scheme scheme, const char* where,
+                                     error_kind kind = error_kind::invalid_argument) {
+  const grid levels = scheme.levels;
+  // Compared before they are subtracted: the difference of a reversed grid may overflow.
+  require(levels.qmin >= -65536 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
+              levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
+          kind, where, ": grid ", levels.qmin, "..", levels.qmax, " is too small or too large");
+}
+
+}  // namespace detail
+
 /// The scale and zero point whose grid covers `range` and zero, by the canonical rule, which
 /// reference::params_from_range defines. Throws invalid_argument if the range is not finite or not
 /// ordered, if the grid has fewer than two levels (symmetric schemes: fewer than three) or reaches
@@ -576,12 +591,7 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
   require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
           error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
           " is not a finite range");
-  const grid levels = scheme.levels;
-  // Compared before they are subtracted: the difference of a reversed grid may overflow.
-  require(levels.qmin >= -65536 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
-              levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
-          error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..", levels.qmax,
-          " is too small or too large");
+  detail::require_levels_for_range(scheme, "params_from_range");
   const quant_params p = reference::params_from_range(range, scheme);
   require(std::isfinite(p.scale), error_kind::invalid_argument, "params_from_range: ", range.lower,
           " .. ", range.upper, " needs a scale that is not finite");

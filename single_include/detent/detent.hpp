@@ -61,6 +61,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
 // ---- detent/config.hpp ----
@@ -311,6 +312,14 @@ template <std::same_as<float> Float>
 #else
   return a * b;
 #endif
+}
+
+/// a + b, or the largest value of the type if that is less: a counter that stops instead of
+/// beginning again. The sum of several does not depend on their order.
+template <std::unsigned_integral T>
+[[nodiscard]] constexpr T saturating_sum(T a, T b) noexcept {
+  constexpr T largest = std::numeric_limits<T>::max();
+  return b > largest - a ? largest : static_cast<T>(a + b);
 }
 
 /// y[i] += a * x[i] for n elements, each product rounded before it is added. The elements do not
@@ -7941,6 +7950,21 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
   detail::requantize_elements(acc, q, p, bias, levels, e);
 }
 
+namespace detail {
+
+/// Throws an error of `kind` unless a range can be mapped to the grid: it has at least two levels
+/// (symmetric schemes: three) and lies within -65536..65535.
+inline void require_levels_for_range(quant_scheme scheme, const char* where,
+                                     error_kind kind = error_kind::invalid_argument) {
+  const grid levels = scheme.levels;
+  // Compared before they are subtracted: the difference of a reversed grid may overflow.
+  require(levels.qmin >= -65536 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
+              levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
+          kind, where, ": grid ", levels.qmin, "..", levels.qmax, " is too small or too large");
+}
+
+}  // namespace detail
+
 /// The scale and zero point whose grid covers `range` and zero, by the canonical rule, which
 /// reference::params_from_range defines. Throws invalid_argument if the range is not finite or not
 /// ordered, if the grid has fewer than two levels (symmetric schemes: fewer than three) or reaches
@@ -7949,12 +7973,7 @@ void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_o
   require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
           error_kind::invalid_argument, "params_from_range: ", range.lower, " .. ", range.upper,
           " is not a finite range");
-  const grid levels = scheme.levels;
-  // Compared before they are subtracted: the difference of a reversed grid may overflow.
-  require(levels.qmin >= -65536 && levels.qmax <= 65535 && levels.qmin < levels.qmax &&
-              levels.qmax - levels.qmin >= (scheme.symmetric ? 2 : 1),
-          error_kind::invalid_argument, "params_from_range: grid ", levels.qmin, "..", levels.qmax,
-          " is too small or too large");
+  detail::require_levels_for_range(scheme, "params_from_range");
   const quant_params p = reference::params_from_range(range, scheme);
   require(std::isfinite(p.scale), error_kind::invalid_argument, "params_from_range: ", range.lower,
           " .. ", range.upper, " needs a scale that is not finite");
@@ -16777,12 +16796,15 @@ void require_matrix(matrix_view<T> m, const char* where) {
 }
 
 /// Expands a per-column argument to one value for each column. It has no values (each column gets
-/// `absent`), one value for all columns, or one for each; else throws shape_mismatch.
+/// `absent`), one value for all columns, or one for each; else throws shape_mismatch, and
+/// invalid_argument for null data with a size that is not 0.
 template <class T>
 std::vector<T> per_column(std::span<const T> values, std::size_t columns, T absent,
                           const char* what) {
   require(values.size() <= 1 || values.size() == columns, error_kind::shape_mismatch,
           "pack_weights: ", values.size(), " ", what, " for ", columns, " columns");
+  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
+          "pack_weights: null ", what, " with size ", values.size());
   if (values.size() == columns && columns != 1) {
     return {values.begin(), values.end()};
   }
@@ -30955,8 +30977,7 @@ class min_max_observer {
             "min_max_observer: null data with size ", x.size());
     const simd::extrema<T> r = simd::min_max(x.data(), x.size());
     if (x.size() == r.count_nan) {
-      count_ += x.size();
-      count_nan_ += r.count_nan;
+      add_counts(x.size(), r.count_nan);
       return;
     }
     constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -30977,7 +30998,7 @@ class min_max_observer {
     include(other.lower_, other.upper_, other.count_, other.count_nan_);
   }
 
-  /// How many values were observed, NaN values included.
+  /// How many values were observed, NaN values included; at most the largest std::size_t.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// How many NaN values were observed.
   [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
@@ -31039,8 +31060,13 @@ class min_max_observer {
     // Adding zero makes -0 +0: the state must not depend on which of them came first.
     lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
     upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
-    count_ += count;
-    count_nan_ += count_nan;
+    add_counts(count, count_nan);
+  }
+  /// Adds to both counters. They stop at their largest value, which only a saved state can bring
+  /// them to: a NaN that was seen must not be forgotten.
+  void add_counts(std::size_t count, std::size_t count_nan) noexcept {
+    count_ = detail::saturating_sum(count_, count);
+    count_nan_ = detail::saturating_sum(count_nan_, count_nan);
   }
 
   float lower_ = std::numeric_limits<float>::infinity();
@@ -31389,8 +31415,7 @@ class moving_average_observer {
     } else {
       now_ = {moved(now_.lower, r.lower), moved(now_.upper, r.upper)};
     }
-    ++batches_;
-    count_ += x.size();
+    add_counts(1, x.size());
   }
 
   /// Whether merge() gives the same state for any order: no.
@@ -31412,8 +31437,7 @@ class moving_average_observer {
     }
     if (other.batches_ == 1) {
       now_ = {moved(now_.lower, other.now_.lower), moved(now_.upper, other.now_.upper)};
-      ++batches_;
-      count_ += other.count_;
+      add_counts(1, other.count_);
       return;
     }
     // `other` began with its first batch where this average would have continued: after n batches
@@ -31423,8 +31447,7 @@ class moving_average_observer {
     now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
             other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
     now_.upper = (std::max)(now_.lower, now_.upper);
-    batches_ += other.batches_;
-    count_ += other.count_;
+    add_counts(other.batches_, other.count_);
   }
 
   /// How many values were observed.
@@ -31482,6 +31505,13 @@ class moving_average_observer {
     const double next = from + detail::rounded_product(constant_, to - from);
     return std::clamp(next, (std::min)(from, to), (std::max)(from, to));
   }
+  /// Adds to both counters, which stop at their largest value; only a saved state can bring them
+  /// there.
+  void add_counts(std::uint64_t batches, std::uint64_t count) noexcept {
+    batches_ = detail::saturating_sum(batches_, batches);
+    count_ = detail::saturating_sum(count_, count);
+  }
+
   double constant_;
   ends first_;  // range of the first batch
   ends now_;    // the average
@@ -32054,6 +32084,33 @@ struct value_bin {
     return negative ? value_range{-high, -low} : value_range{low, high};
   }
 };
+
+namespace detail {
+
+/// Throws invalid_argument unless the bins may be those of a histogram whose range is `range`: the
+/// range is finite and ordered; each bin holds at least one value, and only magnitudes up to the
+/// largest one of the range; values exceed the smallest one of their bin by no more than a bin is
+/// wide; and there are no more than `most` values, of which 2^14 times as many fit 64 bits.
+inline void require_bins_of(std::span<const value_bin> bins, value_range range, std::uint64_t most,
+                            const char* where) {
+  require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
+          error_kind::invalid_argument, where, ": ", range.lower, " .. ", range.upper,
+          " is not a finite range");
+  const float magnitude = (std::max)(-range.lower, range.upper);
+  std::uint64_t count = 0;
+  for (const value_bin& bin : bins) {
+    require(bin.smallest >= 0.0F && bin.smallest <= bin.largest && bin.largest <= magnitude,
+            error_kind::invalid_argument, where, ": a bin of the magnitudes ", bin.smallest, " .. ",
+            bin.largest, " in the range ", range.lower, " .. ", range.upper);
+    require(bin.count > 0 && bin.count <= most - count, error_kind::invalid_argument, where,
+            ": a bin of ", bin.count, " values after ", count);
+    count += bin.count;
+    require(bin.excess <= bin.count << kernels::bin_dropped_bits, error_kind::invalid_argument,
+            where, ": ", bin.count, " values of a bin exceed the smallest one by ", bin.excess);
+  }
+}
+
+}  // namespace detail
 
 /// An interval that contains the value of the given rank, where `bins` ascend and ranks count from
 /// 1 to the sum of all counts. Throws invalid_argument for another rank.
@@ -32989,6 +33046,8 @@ class distribution {
   distribution(std::span<const float> x, std::span<const float> weights) {
     require(x.size() == weights.size(), error_kind::shape_mismatch, "distribution: ", x.size(),
             " values, ", weights.size(), " weights");
+    require(weights.empty() || weights.data() != nullptr, error_kind::invalid_argument,
+            "distribution: null weights with size ", weights.size());
     float largest = 0.0F;
     for (const float w : weights) {
       require(std::isfinite(w) && w >= 0.0F, error_kind::invalid_argument,
@@ -33006,8 +33065,8 @@ class distribution {
 
   /// The distribution of the bins of a histogram whose range is `range`: all values of a bin count
   /// with their mean. Values in the smallest bin of either sign, below 2^-30 of the largest
-  /// magnitude, count as zeros. Throws invalid_argument if there are no values, more than 2^48, or
-  /// bins without sums.
+  /// magnitude, count as zeros. Throws invalid_argument if there are no values or more than 2^48,
+  /// for bins without sums, and for bins that no histogram with this range has.
   distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
   /// The distribution of a histogram: all values of a bin count with their mean. Throws what
   /// histogram::range() throws.
@@ -33102,6 +33161,7 @@ class distribution {
   }
 
   void take(std::span<const value_bin> bins, value_range range, bool ends) {
+    detail::require_bins_of(bins, range, histogram::largest_count, "distribution");
     range_ = range;
     // Ends of bins are multiples of 2^-39 of the largest magnitude. With fewer bits, their weights
     // of 2^14 for each value leave room for the sums.
@@ -33111,8 +33171,7 @@ class distribution {
       require(bin.excess_known || bin.smallest == 0.0F, error_kind::invalid_argument,
               "distribution: bins without sums");
     }
-    require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
-            "distribution: bins of ", count_, " values");
+    require(count_ > 0, error_kind::invalid_argument, "distribution: there are no values");
     constexpr int shift = kernels::bin_dropped_bits;
     weight_ = ends ? count_ << shift : count_;
     const auto is_negative = [](const value_bin& bin) { return bin.negative; };
@@ -33362,10 +33421,11 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
 }  // namespace detail
 
 /// The weighted mean of (x - dequantize(quantize(x)))^2 over the distribution, with x / scale taken
-/// as exact. Throws invalid_argument if the scale is not positive and finite or the zero point is
-/// outside the grid.
+/// as exact. Throws invalid_argument if the scale is not positive and finite, the grid has fewer
+/// than two levels or reaches beyond -65536..65535, or the zero point is outside the grid.
 [[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
   detail::require_scale(p.scale, "mean_squared_error");
+  detail::require_levels_for_range({levels, false}, "mean_squared_error");
   detail::require_zero_point(p.zero_point, levels, "mean_squared_error");
   return detail::mean_squared_error(d, p.scale, detail::caps_of(levels, p.zero_point));
 }
@@ -33395,7 +33455,8 @@ struct percentile_options {
 ///
 /// The canonical rule makes the parameters from that range. For asymmetric ranges the percentile
 /// must be over 50. Values below 2^-30 of the largest magnitude share a bin and are not told apart,
-/// not even with two passes: if a rank falls among them, the end of the range is that bound.
+/// not even with two passes: if a rank falls among them, the end of the range is that bound. The
+/// same holds for denormal values below 2^-135.
 ///
 /// Memory: 252 KiB with dense storage, and in the second pass 128 KiB for each of up to three bins.
 /// The result does not depend on the order of values or batches. Not thread-safe: use one per
@@ -33461,8 +33522,8 @@ class percentile_observer {
 
   /// Afterwards this observer is in the state it would have if it had also seen, in the current
   /// pass, what `other` has seen. Throws invalid_argument if the two are in different passes, or if
-  /// their first passes led to different bins; overflow for more than 2^48 values. The options of
-  /// this observer stay.
+  /// their first passes led to different bins; overflow for more than 2^48 values. Then nothing has
+  /// changed. The options of this observer stay.
   void merge(const percentile_observer& other) {
     require(second_ == other.second_, error_kind::invalid_argument,
             "percentile_observer: merging the first pass with the second");
@@ -33470,15 +33531,17 @@ class percentile_observer {
       histogram_.merge(other.histogram_);
       return;
     }
-    for (std::size_t i = 0; i < aims_.size(); ++i) {
-      aim& a = aims_[i];
+    for (std::size_t i = 0; i < aims_.size(); ++i) {  // all of them before anything is changed
+      const aim& a = aims_[i];
       const aim& b = other.aims_[i];
       require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
                   a.counts.size() == b.counts.size(),
               error_kind::invalid_argument,
               "percentile_observer: merging second passes over different data");
-      for (std::size_t k = 0; k < a.counts.size(); ++k) {
-        a.counts[k] += b.counts[k];
+    }
+    for (std::size_t i = 0; i < aims_.size(); ++i) {
+      for (std::size_t k = 0; k < aims_[i].counts.size(); ++k) {
+        aims_[i].counts[k] += other.aims_[i].counts[k];
       }
     }
   }
@@ -35494,6 +35557,14 @@ inline void require_averaging_constant(float constant, const char* where,
                                                 float constant) noexcept {
   return {moving_average(average.lower, x.lower, constant),
           moving_average(average.upper, x.upper, constant)};
+}
+[[nodiscard]] inline bool is_finite(value_range range) noexcept {
+  return std::isfinite(range.lower) && std::isfinite(range.upper);
+}
+/// Throws invalid_argument if an average overflows a float. The tools go on with infinities.
+inline void require_finite_average(value_range average, const char* where) {
+  require(is_finite(average), error_kind::invalid_argument, where, ": the average ", average.lower,
+          " .. ", average.upper, " overflows a float");
 }
 
 }  // namespace detail
@@ -37559,12 +37630,14 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
 
 /// The weighted mean of |x - dequantize(quantize(x))|^p over the distribution, with x / scale taken
 /// as exact; accurate to about 1e-12 of the result, and infinite or 0 where the result does not fit
-/// a double. Throws invalid_argument if p is not in 1..8, the scale is not positive and finite, or
-/// the zero point is outside the grid. Thread-safe.
+/// a double. Throws invalid_argument if p is not in 1..8, the scale is not positive and finite, the
+/// grid has fewer than two levels or reaches beyond -65536..65535, or the zero point is outside the
+/// grid. Thread-safe.
 [[nodiscard]] inline double mean_power_error(const distribution& d, quant_params params,
                                              grid levels, double p) {
   constexpr const char* where = "mean_power_error";
   detail::require_scale(params.scale, where);
+  detail::require_levels_for_range({levels, false}, where);
   detail::require_zero_point(params.zero_point, levels, where);
   detail::require_exponent(p, where);
   const double unit = detail::unit_of(d);
@@ -37875,11 +37948,11 @@ namespace detail {
 }
 
 /// How many levels the magnitudes up to the clip value are divided into: those of one side of the
-/// grid, or all levels if the scheme is asymmetric and all values have one sign.
+/// grid, but at least 1, or all levels if the scheme is asymmetric and all values have one sign.
 [[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
   const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
   const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
+  return one_sided && !scheme.symmetric ? steps : (std::max)(1.0, std::floor(steps / 2.0));
 }
 
 /// The sum of the weights and the weighted sum of the magnitudes beyond a bound.
@@ -38809,7 +38882,8 @@ class divergence_search {
 /// their divergence.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
-/// the given range. Throws invalid_argument if there are no bins or where params_from_range() does.
+/// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with
+/// this range has, or where params_from_range() does.
 /// Thread-safe.
 ///
 /// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
@@ -38819,6 +38893,7 @@ class divergence_search {
   // Checks the range and the grid.
   const quant_params whole = params_from_range(range, scheme);
   require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
+  detail::require_bins_of(bins, range, histogram::largest_count, "kl");
   const detail::divergence_search::result best =
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);
@@ -39136,7 +39211,7 @@ class isotone_observer {
     }
     lower_.merge(other.lower_);
     upper_.merge(other.upper_);
-    rows_ += other.rows_;
+    rows_ = detail::saturating_sum(rows_, other.rows_);
   }
 
   /// How many rows were observed in the pass that counts rows.
@@ -39221,11 +39296,11 @@ class isotone_observer {
     options.axis = static_cast<std::ptrdiff_t>(in.get<std::int64_t>());
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
-    constexpr std::int32_t farthest = 65536;
-    require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
-                options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
-                zero_point >= options.scheme.levels.qmin &&
-                zero_point <= options.scheme.levels.qmax && !(second && options.scheme.symmetric),
+    detail::require_levels_for_range(options.scheme, "isotone_observer", error_kind::bad_file);
+    const bool has_zero_point =
+        zero_point >= options.scheme.levels.qmin && zero_point <= options.scheme.levels.qmax;
+    require(options.top_k > 0 &&
+                (second ? has_zero_point && !options.scheme.symmetric : zero_point == 0),
             error_kind::bad_file, "isotone_observer: the state is impossible");
     isotone_observer next(options);
     next.second_ = second;
@@ -39235,7 +39310,8 @@ class isotone_observer {
     next.range_.read(in);
     next.lower_.read(in);
     next.upper_.read(in);
-    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows,
+    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows &&
+                next.are_intervals(),
             error_kind::bad_file, "isotone_observer: the state is impossible");
     *this = std::move(next);
   }
@@ -39248,14 +39324,43 @@ class isotone_observer {
     return (std::min)(levels.qmax - middle, middle - levels.qmin);
   }
 
+  /// Whether the histograms may hold the ends of intervals: finite values of which no more upper
+  /// ends than lower ends surely lie below any value. Sums of such histograms are such histograms.
+  [[nodiscard]] bool are_intervals() const {
+    if (lower_.count() == 0) {
+      return true;
+    }
+    if (lower_.count_nan() + lower_.count_infinite() + upper_.count_nan() +
+            upper_.count_infinite() !=
+        0) {
+      return false;
+    }
+    const std::vector<value_bin> ends = upper_.bins();
+    std::size_t next = 0;
+    std::uint64_t begun = 0;
+    std::uint64_t ended = 0;
+    for (const value_bin& bin : lower_.bins()) {
+      while (next < ends.size() && ends[next].range().upper < bin.range().lower) {
+        ended += ends[next++].count;
+      }
+      if (ended > begun) {
+        return false;
+      }
+      begun += bin.count;
+    }
+    return true;
+  }
+
+  void add_row() noexcept { rows_ = detail::saturating_sum(rows_, std::uint64_t{1}); }
+
   void observe_row() {
     for (const float value : values_) {
       if (!std::isfinite(value)) {
-        ++rows_;  // range() will throw for this row
+        add_row();  // range() will throw for this row
         return;
       }
     }
-    ++rows_;
+    add_row();
     if (options_.scheme.symmetric) {
       for (float& value : values_) {
         value = std::fabs(value);
@@ -39337,9 +39442,12 @@ enum class sample_aggregator : std::uint8_t {
 /// largest value of a sample each go into a histogram, so that memory does not grow with the number
 /// of samples and their order does not matter. How values are split into samples does matter.
 ///
-/// A mean over all samples is exact up to the rounding of one double. Medians, and means that count
-/// a part of a bin, use the values of bins: they are at most 1/512 off, and exact where a bin holds
-/// one sample. Not thread-safe: use one per thread, then merge().
+/// Accuracy, with M the largest magnitude of the lower or of the upper ends: ends below 2^-30 * M
+/// share a bin without a sum. Means count them as 0, and a median among them is the middle of that
+/// bin. Apart from that, a mean over all samples adds up exact sums of bins in double. Medians, and
+/// means that count a part of a bin, use the values of bins: from 2^-30 * M on these are at most
+/// 1/512 off, and exact where a bin holds one sample. Not thread-safe: use one per thread, then
+/// merge().
 class sample_range_observer {
  public:
   /// Combines ranges as `aggregator` says.
@@ -39357,7 +39465,7 @@ class sample_range_observer {
     const value_range r = sample.range();
     lower_.observe(std::span<const float>(&r.lower, 1));
     upper_.observe(std::span<const float>(&r.upper, 1));
-    count_ += x.size();
+    count_ = detail::saturating_sum(count_, std::uint64_t{x.size()});
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen the samples of
@@ -39367,7 +39475,7 @@ class sample_range_observer {
             "sample_range_observer: merging another aggregator");
     lower_.merge(other.lower_);
     upper_.merge(other.upper_);
-    count_ += other.count_;
+    count_ = detail::saturating_sum(count_, other.count_);
   }
 
   /// How many values were observed.
@@ -39803,7 +39911,9 @@ class symmetric_histogram {
   return shares;
 }
 
-/// `range`, cut to the range of the values that were seen.
+/// `range`, cut to the range of the values that were seen. The ends come from edges of bins and may
+/// cross if all values lie in the last bin: 5 .. 4.995. Both tools extend the range by 0 before
+/// they compute a scale, after which the ends are in order.
 [[nodiscard]] inline value_range within(value_range range, value_range seen) noexcept {
   return {range.lower < seen.lower ? seen.lower : range.lower,
           range.upper > seen.upper ? seen.upper : range.upper};
@@ -40113,10 +40223,10 @@ class kl_observer {
     return histogram_.range(detail::entropy_arithmetic::scipy, where);
   }
 
-  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// Scale and zero point, by scale_rule::inc, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::inc);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::inc);
   }
 
   /// Appends u64 num_bins, u64 num_quantized_bins, u8 behaviour; the range seen and the histogram
@@ -40209,10 +40319,10 @@ class percentile_observer {
     return detail::percentile_range(histogram_, options_.percentile, seen);
   }
 
-  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// Scale and zero point, by scale_rule::inc, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::inc);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::inc);
   }
 
   /// Appends u64 num_bins, f64 percentile; the range seen and the histogram as
@@ -40260,8 +40370,9 @@ DETENT_NAMESPACE_END
 // items (batchwise_statistics). How values are split into samples matters to everything except the
 // extremes of extremes.
 //
-// A sample with a NaN or an infinity makes range() throw; NNCF lets it through. An empty sample
-// changes nothing, as in NNCF. Objects are values and not thread-safe; use one per thread.
+// A sample with a NaN or an infinity makes range() throw, and so does one whose mean overflows a
+// float; NNCF lets them through. An empty sample changes nothing, as in NNCF. Objects are values
+// and not thread-safe; use one per thread.
 //
 // Source: NNCF 3.4, common/tensor_statistics/collectors.py and quantization/range_estimator.py, on
 // NumPy tensors. NumPy's part was checked with NumPy 2; NNCF itself was not run.
@@ -40386,8 +40497,8 @@ class range_observer {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Observes one sample; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Observes one sample; an empty one changes nothing; a NaN, an infinity, or a mean that
+  /// overflows a float makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const min_max_observer sample = detail::observe_batch(seen_, x, where);
     if (!sample.is_finite()) {
@@ -40434,10 +40545,12 @@ class range_observer {
   }
 
   /// The range, rounded to float. Its ends are found independently; for some statistics the lower
-  /// end may be above the upper end. Throws invalid_argument if nothing, a NaN or an infinity was
-  /// seen.
+  /// end may be above the upper end. Throws invalid_argument if nothing, a NaN, an infinity or a
+  /// sample whose mean overflows a float was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
+    require(are_finite(lower_) && are_finite(upper_), error_kind::invalid_argument, where,
+            ": the mean of a sample overflows a float");
     return {static_cast<float>(of_samples(options_.lower, lower_)),
             static_cast<float>(of_samples(options_.upper, upper_))};
   }
@@ -40451,7 +40564,7 @@ class range_observer {
 
   /// Appends, for the lower and the upper end, u8 of_sample, u8 of_samples, f64
   /// outlier_probability; u8 use_abs_max; the range seen; lists of f64 statistics for the lower and
-  /// the upper end.
+  /// the upper end, infinity standing for all that are not finite.
   void write(detail::byte_writer& out) const {
     for (const end_options& end : {options_.lower, options_.upper}) {
       detail::put_choice(out, end.of_sample);
@@ -40479,7 +40592,8 @@ class range_observer {
     next.lower_ = detail::get_list<double>(in, next.seen_.count());
     next.upper_ = detail::get_list<double>(in, next.seen_.count());
     const auto is_float = [](double x) {
-      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max());
+      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max()) ||
+             x == not_finite;
     };
     const std::size_t lower = next.lower_.size();
     const std::size_t upper = next.upper_.size();
@@ -40513,13 +40627,25 @@ class range_observer {
     return end.of_sample == statistic::quantile || end.of_sample == statistic::abs_quantile;
   }
 
+  /// Stands for a statistic that is NaN or an infinity, and stays whatever is added to it, so that
+  /// the order of samples does not matter.
+  static constexpr double not_finite = std::numeric_limits<double>::infinity();
+
+  [[nodiscard]] static bool are_finite(const std::vector<double>& samples) noexcept {
+    return std::all_of(samples.begin(), samples.end(), [](double x) { return std::isfinite(x); });
+  }
+
   static void add(std::vector<double>& samples, const end_options& end, double value) {
     if (samples.empty() || !is_online(end)) {
-      samples.push_back(value);
+      samples.push_back(std::isfinite(value) ? value : not_finite);
       return;
     }
-    samples.front() = end.of_samples == aggregator::min ? std::min(samples.front(), value)
-                                                        : std::max(samples.front(), value);
+    double& kept = samples.front();
+    if (!std::isfinite(kept) || !std::isfinite(value)) {
+      kept = not_finite;
+    } else {
+      kept = end.of_samples == aggregator::min ? std::min(kept, value) : std::max(kept, value);
+    }
   }
 
   [[nodiscard]] static double of_sample(const end_options& end, double q, std::span<const float> x,
@@ -40654,20 +40780,15 @@ class min_max_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Throws invalid_argument for null data, or if the batch ends a collection and the average
+  /// overflows a float; then the batch was not seen.
   void observe(std::span<const float> x) {
-    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
-    if (!options_.moving_average || !batch.is_finite()) {
-      return;
+    detent::min_max_observer seen = seen_;
+    const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
+    if (options_.moving_average && batch.is_finite()) {
+      add_to_collection(batch.range());
     }
-    lower_.push_back(batch.range().lower);
-    upper_.push_back(batch.range().upper);
-    if (lower_.size() == options_.batches_per_collection) {
-      average_ = with_collection();
-      has_average_ = true;
-      lower_.clear();
-      upper_.clear();
-    }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Whether merge() works with the options, in any order: not for a moving average.
@@ -40682,13 +40803,15 @@ class min_max_observer {
   }
 
   /// The range of everything observed. Throws invalid_argument if nothing, a NaN or an infinity was
-  /// seen.
+  /// seen, or if the average overflows a float.
   [[nodiscard]] value_range range() const {
     const value_range seen = seen_.range(where);
     if (!options_.moving_average) {
       return symmetrized(seen);
     }
-    return lower_.empty() ? average_ : with_collection();
+    const value_range average = lower_.empty() ? average_ : with_collection();
+    detail::require_finite_average(average, where);
+    return average;
   }
 
   /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
@@ -40746,6 +40869,23 @@ class min_max_observer {
   [[nodiscard]] value_range symmetrized(value_range range) const noexcept {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     return options_.symmetric ? value_range{-magnitude, magnitude} : range;
+  }
+  void add_to_collection(value_range batch) {
+    lower_.push_back(batch.lower);
+    upper_.push_back(batch.upper);
+    if (lower_.size() != options_.batches_per_collection) {
+      return;
+    }
+    const value_range average = with_collection();
+    if (!detail::is_finite(average)) {
+      lower_.pop_back();
+      upper_.pop_back();
+    }
+    detail::require_finite_average(average, where);
+    average_ = average;
+    has_average_ = true;
+    lower_.clear();
+    upper_.clear();
   }
   /// The average, with the collection that has begun as its newest one.
   [[nodiscard]] value_range with_collection() const noexcept {
@@ -40844,10 +40984,10 @@ class entropy_observer {
     return histogram_.range(detail::entropy_arithmetic::numpy, where);
   }
 
-  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// Scale and zero point, by scale_rule::ort, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ort);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::ort);
   }
 
   /// Appends u64 num_bins, u64 num_quantized_bins, u8 symmetric, u8 behaviour; the range seen; u8
@@ -40904,9 +41044,9 @@ struct percentile_options {
 ///     asymmetric  The histogram of entropy_observer. The range is the lower edges of the bins in
 ///                 which the cumulative share reaches (100 - percentile) / 200 and 1 minus that.
 ///
-/// The result is cut to the range that was seen. Shares are in double. Edges are in float, except
-/// those that the symmetric histogram appends: a batch that appends is counted between double
-/// edges.
+/// The result is cut to the range that was seen; where all values lie in the last bin, its lower
+/// end may then be above the upper one. Shares are in double. Edges are in float, except those that
+/// the symmetric histogram appends: a batch that appends is counted between double edges.
 ///
 /// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; observers merge() after all
 /// have observed or followed the same batches.
@@ -40978,10 +41118,10 @@ class percentile_observer {
     return detail::within({-t, t}, seen);
   }
 
-  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// Scale and zero point, by scale_rule::ort, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ort);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::ort);
   }
 
   /// Appends u64 num_bins, f64 percentile, u8 symmetric; the range seen; if symmetric, lists of u64
@@ -41291,12 +41431,12 @@ class isotone_observer {
   }
   /// Observes one row. Throws invalid_argument if it is shorter than two values.
   void observe(std::span<const float> x) { observe(x, x.size()); }
-  /// Observes the rows along the last axis of a view; an empty view changes nothing. Throws what
-  /// the form with `row_length` throws.
+  /// Observes the rows along the last axis of a view, a view of rank 0 being one row of one value;
+  /// an empty view changes nothing. Throws what the form with `row_length` throws.
   void observe(tensor_view<const float> x) {
     const std::vector<float> values = detail::floats_of(x);
     if (!values.empty()) {
-      observe(values, x.shape[x.rank - 1]);
+      observe(values, x.rank == 0 ? 1 : x.shape[x.rank - 1]);
     }
   }
 
@@ -41527,14 +41667,19 @@ namespace detail::pytorch {
   return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
 }
 
-/// torch.linspace(first, last, steps): each value is counted from the nearer end. Vectorized code
-/// of PyTorch may differ in the last bit, depending on the processor.
-[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
+/// Value i of torch.linspace(first, last, steps), which is counted from the nearer end. Vectorized
+/// code of PyTorch may differ in the last bit, depending on the processor.
+[[nodiscard]] inline float linspace_value(float first, float last, std::size_t steps,
+                                          std::size_t i) noexcept {
   const float step = (last - first) / static_cast<float>(steps - 1);
+  return i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
+                       : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+}
+/// All values of torch.linspace(first, last, steps).
+[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
   std::vector<float> values(steps);
   for (std::size_t i = 0; i < steps; ++i) {
-    values[i] = i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
-                              : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+    values[i] = linspace_value(first, last, steps, i);
   }
   return values;
 }
@@ -42387,28 +42532,27 @@ class moving_average_min_max_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Throws invalid_argument for null data or if the average overflows a float; then the batch was
+  /// not seen.
   void observe(std::span<const float> x) {
-    const bool is_first = seen_.count() == 0;
-    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    min_max_observer seen = seen_;
+    const min_max_observer batch = detail::observe_batch(seen, x, where);
     if (batch.is_finite()) {
-      average_ = is_first
-                     ? batch.range()
-                     : detail::moving_average(average_, batch.range(), options_.averaging_constant);
+      average_ = averaged(batch.range());
     }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen the one batch that
-  /// `later` has seen. Throws invalid_argument if `later` has other options.
+  /// `later` has seen. Throws invalid_argument if `later` has other options or the average
+  /// overflows a float; then nothing has changed.
   void append(const moving_average_min_max_observer& later) {
     require(options_ == later.options_, error_kind::invalid_argument, where,
             ": appending other options");
     if (later.seen_.count() == 0) {
       return;
     }
-    average_ = seen_.count() == 0
-                   ? later.average_
-                   : detail::moving_average(average_, later.average_, options_.averaging_constant);
+    average_ = averaged(later.average_);
     seen_.merge(later.seen_);
   }
 
@@ -42449,6 +42593,17 @@ class moving_average_min_max_observer {
 
  private:
   static constexpr const char* where = "torch::moving_average_min_max_observer";
+
+  /// The average with the range of one more batch.
+  [[nodiscard]] value_range averaged(value_range batch) const {
+    if (seen_.count() == 0) {
+      return batch;
+    }
+    const value_range average =
+        detail::moving_average(average_, batch, options_.averaging_constant);
+    detail::require_finite_average(average, where);
+    return average;
+  }
 
   moving_average_min_max_options options_;
   min_max_observer seen_;
@@ -42657,9 +42812,10 @@ class histogram_observer {
     const float part = (old.upper - old.lower) / static_cast<float>(parts);
     const std::vector<float> edges =
         detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
-    const std::vector<float> begins = detail::pytorch::linspace(old.lower, old.upper, parts + 1);
     for (std::size_t i = 0; i < parts; ++i) {
-      const float middle = begins[i] + 0.5F * part;
+      // One by one: there may be 2^30 parts.
+      const float begin = detail::pytorch::linspace_value(old.lower, old.upper, parts + 1, i);
+      const float middle = begin + 0.5F * part;
       const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();
       const auto bin =
           std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(above, 1)), options_.bins) - 1;
@@ -43081,13 +43237,13 @@ class channel_observer {
     if (x.size() == 0) {
       return;
     }
+    require(x.data != nullptr, error_kind::invalid_argument,
+            "channel_observer: null data with size ", x.size());
     std::size_t channels = 1;
     for (const std::size_t axis : axes_) {
       channels *= x.shape[axis];
     }
     require_channels(channels);
-    require(x.data != nullptr, error_kind::invalid_argument,
-            "channel_observer: null data with size ", x.size());
     // If the last axis is a channel axis, neighbours in memory belong to different channels. They
     // are sorted by channel first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
@@ -43129,10 +43285,14 @@ class channel_observer {
     if (other.channels_.empty()) {
       return;
     }
-    require_channels(other.channels_.size());
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
-      channels_[i].merge(other.channels_[i]);
+    if (channels_.empty()) {
+      std::vector<any_observer> next(other.channels_.size(), prototype_);
+      merge(next, other.channels_);
+      channels_ = std::move(next);  // an error before has not fixed the number of channels
+      return;
     }
+    require_channels(other.channels_.size());
+    merge(channels_, other.channels_);
   }
 
   /// The state as bytes, in the envelope of byte_format.hpp: u64 number of axes, u64 each axis, u64
@@ -43197,6 +43357,12 @@ class channel_observer {
   }
 
  private:
+  static void merge(std::vector<any_observer>& into, const std::vector<any_observer>& from) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      into[i].merge(from[i]);
+    }
+  }
+
   void require_channels(std::size_t channels) {
     if (channels_.empty()) {
       channels_.resize(channels, prototype_);
@@ -45871,7 +46037,8 @@ class gram_observer {
   }
 
   /// Observes the rows of `x`, which may have any strides. Throws shape_mismatch if `x` does not
-  /// have K columns, invalid_argument if a value is NaN or infinite; then nothing has changed.
+  /// have K columns, invalid_argument if a value is NaN or infinite, overflow for more than 2^38
+  /// samples in all; then nothing has changed.
   /// Tiles of the matrix are shared out by `parallel`; the result does not depend on it.
   void observe(matrix_view<const float> x, const parallel_for& parallel = {}) {
     observe_rows(x, 0, parallel);
@@ -45879,7 +46046,7 @@ class gram_observer {
   /// Observes rows of quantized inputs as reals of scale 1: k = q - zero_point. The Gram matrix of
   /// the real inputs is scale^2 times the result; the solvers do not depend on that factor. Throws
   /// shape_mismatch if there are not K columns, invalid_argument if the zero point is not a value
-  /// of Q.
+  /// of Q, overflow for more than 2^38 samples in all.
   template <quantized_byte Q>
   void observe(matrix_view<const Q> codes, std::int32_t zero_point,
                const parallel_for& parallel = {}) {
@@ -45888,7 +46055,8 @@ class gram_observer {
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws shape_mismatch if `other` has another number of features.
+  /// `other` has seen. Throws shape_mismatch if `other` has another number of features, overflow
+  /// for more than 2^38 samples in all; then nothing has changed.
   void merge(const gram_observer& other) {
     require(other.size_ == size_, error_kind::shape_mismatch, "gram_observer: merging ",
             other.size_, " features into ", size_);
@@ -45897,6 +46065,7 @@ class gram_observer {
       merge(copy);
       return;
     }
+    require_room(other.count_);
     count_ += other.count_;
     for (const auto& [bin, sums] : other.sums_) {
       if (partial_sums* const here = sums_of(bin)) {
@@ -45977,7 +46146,7 @@ class gram_observer {
     const std::size_t size = from.get_size(largest_size);
     require(size > 0, error_kind::bad_file, where, ": 0 features");
     gram_observer observer(size);
-    observer.count_ = from.get<std::uint64_t>();
+    observer.count_ = from.get_size(largest_count);
     const std::size_t bins = from.get_size(kept_bins);
     for (std::size_t n = 0; n < bins; ++n) {
       const int bin = from.get<std::int32_t>();
@@ -45992,8 +46161,8 @@ class gram_observer {
       if (high == 1) {
         from.get_array(triangle(size), s.high);
       }
-      require(s.is_plausible(size) && s == s.canonical(), error_kind::bad_file, where,
-              ": sums that save() does not write");
+      require(s.is_plausible(size, observer.count_) && s == s.canonical(), error_kind::bad_file,
+              where, ": sums that save() does not write");
       observer.sums_.emplace(bin, std::move(s));
     }
     from.require_end();
@@ -46015,6 +46184,9 @@ class gram_observer {
   static constexpr detail::byte_format format{"detentGr", 1};
   static constexpr std::size_t largest_size = std::size_t{1} << 20;
   static constexpr int value_bits = 24;  // |k| <= 2^24
+  /// With no more samples, sums of |k| are at most 2^62, and the high parts of sums of products at
+  /// most 2^54.
+  static constexpr std::uint64_t largest_count = std::uint64_t{1} << 38;
   // width of a bin: log2 of the quotient of its largest and least magnitude
   static constexpr int bits_per_bin = 4;
   static constexpr int kept_bins = 8;
@@ -46075,25 +46247,32 @@ class gram_observer {
       }
       return s;
     }
-    /// Whether these may be sums of a Gram matrix, and observing can go on without overflow.
-    [[nodiscard]] bool is_plausible(std::size_t size) const noexcept {
+    /// Whether these may be sums over at most `count` rows, so that observing and merging can go on
+    /// without overflow. The conditions hold for the sums of such sums, too.
+    [[nodiscard]] bool is_plausible(std::size_t size, std::uint64_t count) const noexcept {
       constexpr std::int64_t limit = std::int64_t{1} << 62;
       const auto is_large = [](std::int64_t v) { return v <= -limit || v >= limit; };
       if (std::any_of(low.begin(), low.end(), is_large) ||
           std::any_of(high.begin(), high.end(), is_large)) {
         return false;
       }
-      double largest = 0.0;
+      const auto largest_magnitude = static_cast<std::int64_t>(count << value_bits);
+      const double largest_square = std::ldexp(static_cast<double>(count), 2 * value_bits);
       for (std::size_t i = 0; i < size; ++i) {
         const double square = value(triangle(i) + i);
-        if (magnitudes[i] < 0 || is_large(magnitudes[i]) || square < 0.0) {
+        if (magnitudes[i] < 0 || magnitudes[i] > largest_magnitude || square < 0.0 ||
+            square > largest_square) {
           return false;
         }
-        largest = square > largest ? square : largest;
       }
-      for (std::size_t i = 0; i < low.size(); ++i) {
-        if (std::fabs(value(i)) > largest) {
-          return false;
+      // 2 |k_i k_j| <= k_i^2 + k_j^2; the doubles are rounded.
+      constexpr double rounding = 1.0 + 0x1p-50;
+      for (std::size_t i = 0; i < size; ++i) {
+        for (std::size_t j = 0; j < i; ++j) {
+          const double squares = value(triangle(i) + i) + value(triangle(j) + j);
+          if (2.0 * std::fabs(value(triangle(i) + j)) > squares * rounding) {
+            return false;
+          }
         }
       }
       return true;
@@ -46108,6 +46287,10 @@ class gram_observer {
     friend bool operator==(const partial_sums&, const partial_sums&) = default;
   };
 
+  void require_room(std::uint64_t more) const {
+    require(more <= largest_count - count_, error_kind::overflow, "gram_observer: ", more,
+            " more samples than ", count_, " are over 2^38");
+  }
   void require_samples() const {
     require(count_ > 0, error_kind::invalid_argument, "gram_observer: nothing was observed");
   }
@@ -46150,6 +46333,7 @@ class gram_observer {
     detail::require_matrix(x, "gram_observer");
     require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
             " features after ", size_);
+    require_room(x.rows);
     std::map<int, std::vector<std::size_t>> rows_of;  // by bin
     for (std::size_t r = 0; r < x.rows; ++r) {
       const float largest = largest_magnitude(x, r, zero_point);
@@ -46516,7 +46700,8 @@ struct quantized_weights {
 
   /// Number of groups in a row.
   [[nodiscard]] std::size_t groups() const noexcept {
-    return params.block_size == 0 ? 0 : (columns + params.block_size - 1) / params.block_size;
+    // The block size may be as large as a size can be.
+    return params.block_size == 0 || columns == 0 ? 0 : (columns - 1) / params.block_size + 1;
   }
   /// The codes as a matrix view, valid as long as this object is not changed.
   [[nodiscard]] matrix_view<const std::int8_t> view() const noexcept {
@@ -46769,7 +46954,9 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   require(quantized.rows == problem.rows && quantized.columns == problem.columns &&
               quantized.codes.size() == problem.weights.size() &&
               quantized.params.scales.size() == problem.scales.size() &&
-              quantized.params.zero_points.size() == problem.scales.size(),
+              quantized.params.zero_points.size() == problem.scales.size() &&
+              (quantized.real_zero_points.empty() ||
+               quantized.real_zero_points.size() == problem.scales.size()),
           error_kind::shape_mismatch, where, ": quantized weights of ", quantized.rows, " x ",
           quantized.columns, " for weights of ", problem.rows, " x ", problem.columns);
   const double error = detail::ordered_sum(problem.objectives(g, quantized, parallel));

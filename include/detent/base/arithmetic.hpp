@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include <detent/config.hpp>
@@ -62,6 +63,14 @@ template <std::same_as<float> Float>
 #else
   return a * b;
 #endif
+}
+
+/// a + b, or the largest value of the type if that is less: a counter that stops instead of
+/// beginning again. The sum of several does not depend on their order.
+template <std::unsigned_integral T>
+[[nodiscard]] constexpr T saturating_sum(T a, T b) noexcept {
+  constexpr T largest = std::numeric_limits<T>::max();
+  return b > largest - a ? largest : static_cast<T>(a + b);
 }
 
 /// y[i] += a * x[i] for n elements, each product rounded before it is added. The elements do not

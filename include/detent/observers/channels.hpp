@@ -58,13 +58,13 @@ class channel_observer {
     if (x.size() == 0) {
       return;
     }
+    require(x.data != nullptr, error_kind::invalid_argument,
+            "channel_observer: null data with size ", x.size());
     std::size_t channels = 1;
     for (const std::size_t axis : axes_) {
       channels *= x.shape[axis];
     }
     require_channels(channels);
-    require(x.data != nullptr, error_kind::invalid_argument,
-            "channel_observer: null data with size ", x.size());
     // If the last axis is a channel axis, neighbours in memory belong to different channels. They
     // are sorted by channel first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
@@ -106,10 +106,14 @@ class channel_observer {
     if (other.channels_.empty()) {
       return;
     }
-    require_channels(other.channels_.size());
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
-      channels_[i].merge(other.channels_[i]);
+    if (channels_.empty()) {
+      std::vector<any_observer> next(other.channels_.size(), prototype_);
+      merge(next, other.channels_);
+      channels_ = std::move(next);  // an error before has not fixed the number of channels
+      return;
     }
+    require_channels(other.channels_.size());
+    merge(channels_, other.channels_);
   }
 
   /// The state as bytes, in the envelope of byte_format.hpp: u64 number of axes, u64 each axis, u64
@@ -174,6 +178,12 @@ class channel_observer {
   }
 
  private:
+  static void merge(std::vector<any_observer>& into, const std::vector<any_observer>& from) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      into[i].merge(from[i]);
+    }
+  }
+
   void require_channels(std::size_t channels) {
     if (channels_.empty()) {
       channels_.resize(channels, prototype_);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/base/byte_format.hpp>
 #include <detent/base/rows.hpp>
 #include <detent/error.hpp>
@@ -135,7 +136,7 @@ class isotone_observer {
     }
     lower_.merge(other.lower_);
     upper_.merge(other.upper_);
-    rows_ += other.rows_;
+    rows_ = detail::saturating_sum(rows_, other.rows_);
   }
 
   /// How many rows were observed in the pass that counts rows.
@@ -220,11 +221,11 @@ class isotone_observer {
     options.axis = static_cast<std::ptrdiff_t>(in.get<std::int64_t>());
     const auto zero_point = in.get<std::int32_t>();
     const auto rows = in.get<std::uint64_t>();
-    constexpr std::int32_t farthest = 65536;
-    require(options.top_k > 0 && options.scheme.levels.qmin < options.scheme.levels.qmax &&
-                options.scheme.levels.qmin >= -farthest && options.scheme.levels.qmax <= farthest &&
-                zero_point >= options.scheme.levels.qmin &&
-                zero_point <= options.scheme.levels.qmax && !(second && options.scheme.symmetric),
+    detail::require_levels_for_range(options.scheme, "isotone_observer", error_kind::bad_file);
+    const bool has_zero_point =
+        zero_point >= options.scheme.levels.qmin && zero_point <= options.scheme.levels.qmax;
+    require(options.top_k > 0 &&
+                (second ? has_zero_point && !options.scheme.symmetric : zero_point == 0),
             error_kind::bad_file, "isotone_observer: the state is impossible");
     isotone_observer next(options);
     next.second_ = second;
@@ -234,7 +235,8 @@ class isotone_observer {
     next.range_.read(in);
     next.lower_.read(in);
     next.upper_.read(in);
-    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows,
+    require(next.lower_.count() == next.upper_.count() && next.lower_.count() <= rows &&
+                next.are_intervals(),
             error_kind::bad_file, "isotone_observer: the state is impossible");
     *this = std::move(next);
   }
@@ -247,14 +249,43 @@ class isotone_observer {
     return (std::min)(levels.qmax - middle, middle - levels.qmin);
   }
 
+  /// Whether the histograms may hold the ends of intervals: finite values of which no more upper
+  /// ends than lower ends surely lie below any value. Sums of such histograms are such histograms.
+  [[nodiscard]] bool are_intervals() const {
+    if (lower_.count() == 0) {
+      return true;
+    }
+    if (lower_.count_nan() + lower_.count_infinite() + upper_.count_nan() +
+            upper_.count_infinite() !=
+        0) {
+      return false;
+    }
+    const std::vector<value_bin> ends = upper_.bins();
+    std::size_t next = 0;
+    std::uint64_t begun = 0;
+    std::uint64_t ended = 0;
+    for (const value_bin& bin : lower_.bins()) {
+      while (next < ends.size() && ends[next].range().upper < bin.range().lower) {
+        ended += ends[next++].count;
+      }
+      if (ended > begun) {
+        return false;
+      }
+      begun += bin.count;
+    }
+    return true;
+  }
+
+  void add_row() noexcept { rows_ = detail::saturating_sum(rows_, std::uint64_t{1}); }
+
   void observe_row() {
     for (const float value : values_) {
       if (!std::isfinite(value)) {
-        ++rows_;  // range() will throw for this row
+        add_row();  // range() will throw for this row
         return;
       }
     }
-    ++rows_;
+    add_row();
     if (options_.scheme.symmetric) {
       for (float& value : values_) {
         value = std::fabs(value);

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/base/byte_format.hpp>
 #include <detent/base/rows.hpp>
 #include <detent/dispatch.hpp>
@@ -87,8 +88,7 @@ class min_max_observer {
             "min_max_observer: null data with size ", x.size());
     const simd::extrema<T> r = simd::min_max(x.data(), x.size());
     if (x.size() == r.count_nan) {
-      count_ += x.size();
-      count_nan_ += r.count_nan;
+      add_counts(x.size(), r.count_nan);
       return;
     }
     constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -109,7 +109,7 @@ class min_max_observer {
     include(other.lower_, other.upper_, other.count_, other.count_nan_);
   }
 
-  /// How many values were observed, NaN values included.
+  /// How many values were observed, NaN values included; at most the largest std::size_t.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// How many NaN values were observed.
   [[nodiscard]] std::size_t count_nan() const noexcept { return count_nan_; }
@@ -171,8 +171,13 @@ class min_max_observer {
     // Adding zero makes -0 +0: the state must not depend on which of them came first.
     lower_ = (lower < lower_ ? lower : lower_) + 0.0F;
     upper_ = (upper > upper_ ? upper : upper_) + 0.0F;
-    count_ += count;
-    count_nan_ += count_nan;
+    add_counts(count, count_nan);
+  }
+  /// Adds to both counters. They stop at their largest value, which only a saved state can bring
+  /// them to: a NaN that was seen must not be forgotten.
+  void add_counts(std::size_t count, std::size_t count_nan) noexcept {
+    count_ = detail::saturating_sum(count_, count);
+    count_nan_ = detail::saturating_sum(count_nan_, count_nan);
   }
 
   float lower_ = std::numeric_limits<float>::infinity();

@@ -52,8 +52,7 @@ class moving_average_observer {
     } else {
       now_ = {moved(now_.lower, r.lower), moved(now_.upper, r.upper)};
     }
-    ++batches_;
-    count_ += x.size();
+    add_counts(1, x.size());
   }
 
   /// Whether merge() gives the same state for any order: no.
@@ -75,8 +74,7 @@ class moving_average_observer {
     }
     if (other.batches_ == 1) {
       now_ = {moved(now_.lower, other.now_.lower), moved(now_.upper, other.now_.upper)};
-      ++batches_;
-      count_ += other.count_;
+      add_counts(1, other.count_);
       return;
     }
     // `other` began with its first batch where this average would have continued: after n batches
@@ -86,8 +84,7 @@ class moving_average_observer {
     now_ = {other.now_.lower + detail::rounded_product(left, now_.lower - other.first_.lower),
             other.now_.upper + detail::rounded_product(left, now_.upper - other.first_.upper)};
     now_.upper = (std::max)(now_.lower, now_.upper);
-    batches_ += other.batches_;
-    count_ += other.count_;
+    add_counts(other.batches_, other.count_);
   }
 
   /// How many values were observed.
@@ -145,6 +142,13 @@ class moving_average_observer {
     const double next = from + detail::rounded_product(constant_, to - from);
     return std::clamp(next, (std::min)(from, to), (std::max)(from, to));
   }
+  /// Adds to both counters, which stop at their largest value; only a saved state can bring them
+  /// there.
+  void add_counts(std::uint64_t batches, std::uint64_t count) noexcept {
+    batches_ = detail::saturating_sum(batches_, batches);
+    count_ = detail::saturating_sum(count_, count);
+  }
+
   double constant_;
   ends first_;  // range of the first batch
   ends now_;    // the average

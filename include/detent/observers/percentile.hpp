@@ -43,7 +43,8 @@ struct percentile_options {
 ///
 /// The canonical rule makes the parameters from that range. For asymmetric ranges the percentile
 /// must be over 50. Values below 2^-30 of the largest magnitude share a bin and are not told apart,
-/// not even with two passes: if a rank falls among them, the end of the range is that bound.
+/// not even with two passes: if a rank falls among them, the end of the range is that bound. The
+/// same holds for denormal values below 2^-135.
 ///
 /// Memory: 252 KiB with dense storage, and in the second pass 128 KiB for each of up to three bins.
 /// The result does not depend on the order of values or batches. Not thread-safe: use one per
@@ -109,8 +110,8 @@ class percentile_observer {
 
   /// Afterwards this observer is in the state it would have if it had also seen, in the current
   /// pass, what `other` has seen. Throws invalid_argument if the two are in different passes, or if
-  /// their first passes led to different bins; overflow for more than 2^48 values. The options of
-  /// this observer stay.
+  /// their first passes led to different bins; overflow for more than 2^48 values. Then nothing has
+  /// changed. The options of this observer stay.
   void merge(const percentile_observer& other) {
     require(second_ == other.second_, error_kind::invalid_argument,
             "percentile_observer: merging the first pass with the second");
@@ -118,15 +119,17 @@ class percentile_observer {
       histogram_.merge(other.histogram_);
       return;
     }
-    for (std::size_t i = 0; i < aims_.size(); ++i) {
-      aim& a = aims_[i];
+    for (std::size_t i = 0; i < aims_.size(); ++i) {  // all of them before anything is changed
+      const aim& a = aims_[i];
       const aim& b = other.aims_[i];
       require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
                   a.counts.size() == b.counts.size(),
               error_kind::invalid_argument,
               "percentile_observer: merging second passes over different data");
-      for (std::size_t k = 0; k < a.counts.size(); ++k) {
-        a.counts[k] += b.counts[k];
+    }
+    for (std::size_t i = 0; i < aims_.size(); ++i) {
+      for (std::size_t k = 0; k < aims_[i].counts.size(); ++k) {
+        aims_[i].counts[k] += other.aims_[i].counts[k];
       }
     }
   }

@@ -42,9 +42,12 @@ enum class sample_aggregator : std::uint8_t {
 /// largest value of a sample each go into a histogram, so that memory does not grow with the number
 /// of samples and their order does not matter. How values are split into samples does matter.
 ///
-/// A mean over all samples is exact up to the rounding of one double. Medians, and means that count
-/// a part of a bin, use the values of bins: they are at most 1/512 off, and exact where a bin holds
-/// one sample. Not thread-safe: use one per thread, then merge().
+/// Accuracy, with M the largest magnitude of the lower or of the upper ends: ends below 2^-30 * M
+/// share a bin without a sum. Means count them as 0, and a median among them is the middle of that
+/// bin. Apart from that, a mean over all samples adds up exact sums of bins in double. Medians, and
+/// means that count a part of a bin, use the values of bins: from 2^-30 * M on these are at most
+/// 1/512 off, and exact where a bin holds one sample. Not thread-safe: use one per thread, then
+/// merge().
 class sample_range_observer {
  public:
   /// Combines ranges as `aggregator` says.
@@ -62,7 +65,7 @@ class sample_range_observer {
     const value_range r = sample.range();
     lower_.observe(std::span<const float>(&r.lower, 1));
     upper_.observe(std::span<const float>(&r.upper, 1));
-    count_ += x.size();
+    count_ = detail::saturating_sum(count_, std::uint64_t{x.size()});
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen the samples of
@@ -72,7 +75,7 @@ class sample_range_observer {
             "sample_range_observer: merging another aggregator");
     lower_.merge(other.lower_);
     upper_.merge(other.upper_);
-    count_ += other.count_;
+    count_ = detail::saturating_sum(count_, other.count_);
   }
 
   /// How many values were observed.

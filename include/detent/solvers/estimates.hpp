@@ -38,11 +38,11 @@ namespace detail {
 }
 
 /// How many levels the magnitudes up to the clip value are divided into: those of one side of the
-/// grid, or all levels if the scheme is asymmetric and all values have one sign.
+/// grid, but at least 1, or all levels if the scheme is asymmetric and all values have one sign.
 [[nodiscard]] inline double levels_to_clip(const distribution& d, quant_scheme scheme) noexcept {
   const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
   const bool one_sided = d.negative().size() == 0 || d.positive().size() == 0;
-  return one_sided && !scheme.symmetric ? steps : std::floor(steps / 2.0);
+  return one_sided && !scheme.symmetric ? steps : (std::max)(1.0, std::floor(steps / 2.0));
 }
 
 /// The sum of the weights and the weighted sum of the magnitudes beyond a bound.

@@ -265,7 +265,8 @@ class gram_observer {
   }
 
   /// Observes the rows of `x`, which may have any strides. Throws shape_mismatch if `x` does not
-  /// have K columns, invalid_argument if a value is NaN or infinite; then nothing has changed.
+  /// have K columns, invalid_argument if a value is NaN or infinite, overflow for more than 2^38
+  /// samples in all; then nothing has changed.
   /// Tiles of the matrix are shared out by `parallel`; the result does not depend on it.
   void observe(matrix_view<const float> x, const parallel_for& parallel = {}) {
     observe_rows(x, 0, parallel);
@@ -273,7 +274,7 @@ class gram_observer {
   /// Observes rows of quantized inputs as reals of scale 1: k = q - zero_point. The Gram matrix of
   /// the real inputs is scale^2 times the result; the solvers do not depend on that factor. Throws
   /// shape_mismatch if there are not K columns, invalid_argument if the zero point is not a value
-  /// of Q.
+  /// of Q, overflow for more than 2^38 samples in all.
   template <quantized_byte Q>
   void observe(matrix_view<const Q> codes, std::int32_t zero_point,
                const parallel_for& parallel = {}) {
@@ -282,7 +283,8 @@ class gram_observer {
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws shape_mismatch if `other` has another number of features.
+  /// `other` has seen. Throws shape_mismatch if `other` has another number of features, overflow
+  /// for more than 2^38 samples in all; then nothing has changed.
   void merge(const gram_observer& other) {
     require(other.size_ == size_, error_kind::shape_mismatch, "gram_observer: merging ",
             other.size_, " features into ", size_);
@@ -291,6 +293,7 @@ class gram_observer {
       merge(copy);
       return;
     }
+    require_room(other.count_);
     count_ += other.count_;
     for (const auto& [bin, sums] : other.sums_) {
       if (partial_sums* const here = sums_of(bin)) {
@@ -371,7 +374,7 @@ class gram_observer {
     const std::size_t size = from.get_size(largest_size);
     require(size > 0, error_kind::bad_file, where, ": 0 features");
     gram_observer observer(size);
-    observer.count_ = from.get<std::uint64_t>();
+    observer.count_ = from.get_size(largest_count);
     const std::size_t bins = from.get_size(kept_bins);
     for (std::size_t n = 0; n < bins; ++n) {
       const int bin = from.get<std::int32_t>();
@@ -386,8 +389,8 @@ class gram_observer {
       if (high == 1) {
         from.get_array(triangle(size), s.high);
       }
-      require(s.is_plausible(size) && s == s.canonical(), error_kind::bad_file, where,
-              ": sums that save() does not write");
+      require(s.is_plausible(size, observer.count_) && s == s.canonical(), error_kind::bad_file,
+              where, ": sums that save() does not write");
       observer.sums_.emplace(bin, std::move(s));
     }
     from.require_end();
@@ -409,6 +412,9 @@ class gram_observer {
   static constexpr detail::byte_format format{"detentGr", 1};
   static constexpr std::size_t largest_size = std::size_t{1} << 20;
   static constexpr int value_bits = 24;  // |k| <= 2^24
+  /// With no more samples, sums of |k| are at most 2^62, and the high parts of sums of products at
+  /// most 2^54.
+  static constexpr std::uint64_t largest_count = std::uint64_t{1} << 38;
   // width of a bin: log2 of the quotient of its largest and least magnitude
   static constexpr int bits_per_bin = 4;
   static constexpr int kept_bins = 8;
@@ -469,25 +475,32 @@ class gram_observer {
       }
       return s;
     }
-    /// Whether these may be sums of a Gram matrix, and observing can go on without overflow.
-    [[nodiscard]] bool is_plausible(std::size_t size) const noexcept {
+    /// Whether these may be sums over at most `count` rows, so that observing and merging can go on
+    /// without overflow. The conditions hold for the sums of such sums, too.
+    [[nodiscard]] bool is_plausible(std::size_t size, std::uint64_t count) const noexcept {
       constexpr std::int64_t limit = std::int64_t{1} << 62;
       const auto is_large = [](std::int64_t v) { return v <= -limit || v >= limit; };
       if (std::any_of(low.begin(), low.end(), is_large) ||
           std::any_of(high.begin(), high.end(), is_large)) {
         return false;
       }
-      double largest = 0.0;
+      const auto largest_magnitude = static_cast<std::int64_t>(count << value_bits);
+      const double largest_square = std::ldexp(static_cast<double>(count), 2 * value_bits);
       for (std::size_t i = 0; i < size; ++i) {
         const double square = value(triangle(i) + i);
-        if (magnitudes[i] < 0 || is_large(magnitudes[i]) || square < 0.0) {
+        if (magnitudes[i] < 0 || magnitudes[i] > largest_magnitude || square < 0.0 ||
+            square > largest_square) {
           return false;
         }
-        largest = square > largest ? square : largest;
       }
-      for (std::size_t i = 0; i < low.size(); ++i) {
-        if (std::fabs(value(i)) > largest) {
-          return false;
+      // 2 |k_i k_j| <= k_i^2 + k_j^2; the doubles are rounded.
+      constexpr double rounding = 1.0 + 0x1p-50;
+      for (std::size_t i = 0; i < size; ++i) {
+        for (std::size_t j = 0; j < i; ++j) {
+          const double squares = value(triangle(i) + i) + value(triangle(j) + j);
+          if (2.0 * std::fabs(value(triangle(i) + j)) > squares * rounding) {
+            return false;
+          }
         }
       }
       return true;
@@ -502,6 +515,10 @@ class gram_observer {
     friend bool operator==(const partial_sums&, const partial_sums&) = default;
   };
 
+  void require_room(std::uint64_t more) const {
+    require(more <= largest_count - count_, error_kind::overflow, "gram_observer: ", more,
+            " more samples than ", count_, " are over 2^38");
+  }
   void require_samples() const {
     require(count_ > 0, error_kind::invalid_argument, "gram_observer: nothing was observed");
   }
@@ -544,6 +561,7 @@ class gram_observer {
     detail::require_matrix(x, "gram_observer");
     require(x.columns == size_, error_kind::shape_mismatch, "gram_observer: ", x.columns,
             " features after ", size_);
+    require_room(x.rows);
     std::map<int, std::vector<std::size_t>> rows_of;  // by bin
     for (std::size_t r = 0; r < x.rows; ++r) {
       const float largest = largest_magnitude(x, r, zero_point);

@@ -20,6 +20,7 @@
 #include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/quantize.hpp>
 #include <detent/statistics/distribution.hpp>
+#include <detent/statistics/histogram.hpp>
 #include <detent/statistics/value_bins.hpp>
 #include <detent/types.hpp>
 
@@ -307,7 +308,8 @@ class divergence_search {
 /// their divergence.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
-/// the given range. Throws invalid_argument if there are no bins or where params_from_range() does.
+/// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with
+/// this range has, or where params_from_range() does.
 /// Thread-safe.
 ///
 /// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
@@ -317,6 +319,7 @@ class divergence_search {
   // Checks the range and the grid.
   const quant_params whole = params_from_range(range, scheme);
   require(!bins.empty(), error_kind::invalid_argument, "kl: there are no values");
+  detail::require_bins_of(bins, range, histogram::largest_count, "kl");
   const detail::divergence_search::result best =
       detail::divergence_search(bins, range, scheme).run();
   const auto clip = static_cast<float>(best.clip);

@@ -183,12 +183,14 @@ inline void require_lp(quant_scheme scheme, value_range range, const lp_norm_opt
 
 /// The weighted mean of |x - dequantize(quantize(x))|^p over the distribution, with x / scale taken
 /// as exact; accurate to about 1e-12 of the result, and infinite or 0 where the result does not fit
-/// a double. Throws invalid_argument if p is not in 1..8, the scale is not positive and finite, or
-/// the zero point is outside the grid. Thread-safe.
+/// a double. Throws invalid_argument if p is not in 1..8, the scale is not positive and finite, the
+/// grid has fewer than two levels or reaches beyond -65536..65535, or the zero point is outside the
+/// grid. Thread-safe.
 [[nodiscard]] inline double mean_power_error(const distribution& d, quant_params params,
                                              grid levels, double p) {
   constexpr const char* where = "mean_power_error";
   detail::require_scale(params.scale, where);
+  detail::require_levels_for_range({levels, false}, where);
   detail::require_zero_point(params.zero_point, levels, where);
   detail::require_exponent(p, where);
   const double unit = detail::unit_of(d);

@@ -91,7 +91,8 @@ struct quantized_weights {
 
   /// Number of groups in a row.
   [[nodiscard]] std::size_t groups() const noexcept {
-    return params.block_size == 0 ? 0 : (columns + params.block_size - 1) / params.block_size;
+    // The block size may be as large as a size can be.
+    return params.block_size == 0 || columns == 0 ? 0 : (columns - 1) / params.block_size + 1;
   }
   /// The codes as a matrix view, valid as long as this object is not changed.
   [[nodiscard]] matrix_view<const std::int8_t> view() const noexcept {
@@ -344,7 +345,9 @@ inline void keep_better_rows(const weight_problem& problem, const gram_matrix& g
   require(quantized.rows == problem.rows && quantized.columns == problem.columns &&
               quantized.codes.size() == problem.weights.size() &&
               quantized.params.scales.size() == problem.scales.size() &&
-              quantized.params.zero_points.size() == problem.scales.size(),
+              quantized.params.zero_points.size() == problem.scales.size() &&
+              (quantized.real_zero_points.empty() ||
+               quantized.real_zero_points.size() == problem.scales.size()),
           error_kind::shape_mismatch, where, ": quantized weights of ", quantized.rows, " x ",
           quantized.columns, " for weights of ", problem.rows, " x ", problem.columns);
   const double error = detail::ordered_sum(problem.objectives(g, quantized, parallel));

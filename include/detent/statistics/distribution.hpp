@@ -111,6 +111,8 @@ class distribution {
   distribution(std::span<const float> x, std::span<const float> weights) {
     require(x.size() == weights.size(), error_kind::shape_mismatch, "distribution: ", x.size(),
             " values, ", weights.size(), " weights");
+    require(weights.empty() || weights.data() != nullptr, error_kind::invalid_argument,
+            "distribution: null weights with size ", weights.size());
     float largest = 0.0F;
     for (const float w : weights) {
       require(std::isfinite(w) && w >= 0.0F, error_kind::invalid_argument,
@@ -128,8 +130,8 @@ class distribution {
 
   /// The distribution of the bins of a histogram whose range is `range`: all values of a bin count
   /// with their mean. Values in the smallest bin of either sign, below 2^-30 of the largest
-  /// magnitude, count as zeros. Throws invalid_argument if there are no values, more than 2^48, or
-  /// bins without sums.
+  /// magnitude, count as zeros. Throws invalid_argument if there are no values or more than 2^48,
+  /// for bins without sums, and for bins that no histogram with this range has.
   distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
   /// The distribution of a histogram: all values of a bin count with their mean. Throws what
   /// histogram::range() throws.
@@ -224,6 +226,7 @@ class distribution {
   }
 
   void take(std::span<const value_bin> bins, value_range range, bool ends) {
+    detail::require_bins_of(bins, range, histogram::largest_count, "distribution");
     range_ = range;
     // Ends of bins are multiples of 2^-39 of the largest magnitude. With fewer bits, their weights
     // of 2^14 for each value leave room for the sums.
@@ -233,8 +236,7 @@ class distribution {
       require(bin.excess_known || bin.smallest == 0.0F, error_kind::invalid_argument,
               "distribution: bins without sums");
     }
-    require(count_ > 0 && count_ <= histogram::largest_count, error_kind::invalid_argument,
-            "distribution: bins of ", count_, " values");
+    require(count_ > 0, error_kind::invalid_argument, "distribution: there are no values");
     constexpr int shift = kernels::bin_dropped_bits;
     weight_ = ends ? count_ << shift : count_;
     const auto is_negative = [](const value_bin& bin) { return bin.negative; };
@@ -484,10 +486,11 @@ inline void assign(const distribution_side& side, double scale, std::int32_t cap
 }  // namespace detail
 
 /// The weighted mean of (x - dequantize(quantize(x)))^2 over the distribution, with x / scale taken
-/// as exact. Throws invalid_argument if the scale is not positive and finite or the zero point is
-/// outside the grid.
+/// as exact. Throws invalid_argument if the scale is not positive and finite, the grid has fewer
+/// than two levels or reaches beyond -65536..65535, or the zero point is outside the grid.
 [[nodiscard]] inline double mean_squared_error(const distribution& d, quant_params p, grid levels) {
   detail::require_scale(p.scale, "mean_squared_error");
+  detail::require_levels_for_range({levels, false}, "mean_squared_error");
   detail::require_zero_point(p.zero_point, levels, "mean_squared_error");
   return detail::mean_squared_error(d, p.scale, detail::caps_of(levels, p.zero_point));
 }

@@ -58,6 +58,33 @@ struct value_bin {
   }
 };
 
+namespace detail {
+
+/// Throws invalid_argument unless the bins may be those of a histogram whose range is `range`: the
+/// range is finite and ordered; each bin holds at least one value, and only magnitudes up to the
+/// largest one of the range; values exceed the smallest one of their bin by no more than a bin is
+/// wide; and there are no more than `most` values, of which 2^14 times as many fit 64 bits.
+inline void require_bins_of(std::span<const value_bin> bins, value_range range, std::uint64_t most,
+                            const char* where) {
+  require(std::isfinite(range.lower) && std::isfinite(range.upper) && range.lower <= range.upper,
+          error_kind::invalid_argument, where, ": ", range.lower, " .. ", range.upper,
+          " is not a finite range");
+  const float magnitude = (std::max)(-range.lower, range.upper);
+  std::uint64_t count = 0;
+  for (const value_bin& bin : bins) {
+    require(bin.smallest >= 0.0F && bin.smallest <= bin.largest && bin.largest <= magnitude,
+            error_kind::invalid_argument, where, ": a bin of the magnitudes ", bin.smallest, " .. ",
+            bin.largest, " in the range ", range.lower, " .. ", range.upper);
+    require(bin.count > 0 && bin.count <= most - count, error_kind::invalid_argument, where,
+            ": a bin of ", bin.count, " values after ", count);
+    count += bin.count;
+    require(bin.excess <= bin.count << kernels::bin_dropped_bits, error_kind::invalid_argument,
+            where, ": ", bin.count, " values of a bin exceed the smallest one by ", bin.excess);
+  }
+}
+
+}  // namespace detail
+
 /// An interval that contains the value of the given rank, where `bins` ascend and ranks count from
 /// 1 to the sum of all counts. Throws invalid_argument for another rank.
 [[nodiscard]] inline value_range order_statistic(std::span<const value_bin> bins,

@@ -85,10 +85,10 @@ class kl_observer {
     return histogram_.range(detail::entropy_arithmetic::scipy, where);
   }
 
-  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// Scale and zero point, by scale_rule::inc, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::inc);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::inc);
   }
 
   /// Appends u64 num_bins, u64 num_quantized_bins, u8 behaviour; the range seen and the histogram
@@ -181,10 +181,10 @@ class percentile_observer {
     return detail::percentile_range(histogram_, options_.percentile, seen);
   }
 
-  /// Scale and zero point of range() by scale_rule::inc. Throws what range() and
+  /// Scale and zero point, by scale_rule::inc, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::inc);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::inc);
   }
 
   /// Appends u64 num_bins, f64 percentile; the range seen and the histogram as

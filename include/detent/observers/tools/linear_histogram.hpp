@@ -141,7 +141,9 @@ class symmetric_histogram {
   return shares;
 }
 
-/// `range`, cut to the range of the values that were seen.
+/// `range`, cut to the range of the values that were seen. The ends come from edges of bins and may
+/// cross if all values lie in the last bin: 5 .. 4.995. Both tools extend the range by 0 before
+/// they compute a scale, after which the ends are in order.
 [[nodiscard]] inline value_range within(value_range range, value_range seen) noexcept {
   return {range.lower < seen.lower ? seen.lower : range.lower,
           range.upper > seen.upper ? seen.upper : range.upper};

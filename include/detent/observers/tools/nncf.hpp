@@ -5,8 +5,9 @@
 // items (batchwise_statistics). How values are split into samples matters to everything except the
 // extremes of extremes.
 //
-// A sample with a NaN or an infinity makes range() throw; NNCF lets it through. An empty sample
-// changes nothing, as in NNCF. Objects are values and not thread-safe; use one per thread.
+// A sample with a NaN or an infinity makes range() throw, and so does one whose mean overflows a
+// float; NNCF lets them through. An empty sample changes nothing, as in NNCF. Objects are values
+// and not thread-safe; use one per thread.
 //
 // Source: NNCF 3.4, common/tensor_statistics/collectors.py and quantization/range_estimator.py, on
 // NumPy tensors. NumPy's part was checked with NumPy 2; NNCF itself was not run.
@@ -141,8 +142,8 @@ class range_observer {
     detail::require_next_phase(phase, 0, phases(), seen_.count() > 0, where);
   }
 
-  /// Observes one sample; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Observes one sample; an empty one changes nothing; a NaN, an infinity, or a mean that
+  /// overflows a float makes range() throw. Throws invalid_argument for null data.
   void observe(std::span<const float> x) {
     const min_max_observer sample = detail::observe_batch(seen_, x, where);
     if (!sample.is_finite()) {
@@ -189,10 +190,12 @@ class range_observer {
   }
 
   /// The range, rounded to float. Its ends are found independently; for some statistics the lower
-  /// end may be above the upper end. Throws invalid_argument if nothing, a NaN or an infinity was
-  /// seen.
+  /// end may be above the upper end. Throws invalid_argument if nothing, a NaN, an infinity or a
+  /// sample whose mean overflows a float was seen.
   [[nodiscard]] value_range range() const {
     static_cast<void>(seen_.range(where));
+    require(are_finite(lower_) && are_finite(upper_), error_kind::invalid_argument, where,
+            ": the mean of a sample overflows a float");
     return {static_cast<float>(of_samples(options_.lower, lower_)),
             static_cast<float>(of_samples(options_.upper, upper_))};
   }
@@ -206,7 +209,7 @@ class range_observer {
 
   /// Appends, for the lower and the upper end, u8 of_sample, u8 of_samples, f64
   /// outlier_probability; u8 use_abs_max; the range seen; lists of f64 statistics for the lower and
-  /// the upper end.
+  /// the upper end, infinity standing for all that are not finite.
   void write(detail::byte_writer& out) const {
     for (const end_options& end : {options_.lower, options_.upper}) {
       detail::put_choice(out, end.of_sample);
@@ -234,7 +237,8 @@ class range_observer {
     next.lower_ = detail::get_list<double>(in, next.seen_.count());
     next.upper_ = detail::get_list<double>(in, next.seen_.count());
     const auto is_float = [](double x) {
-      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max());
+      return std::fabs(x) <= static_cast<double>(std::numeric_limits<float>::max()) ||
+             x == not_finite;
     };
     const std::size_t lower = next.lower_.size();
     const std::size_t upper = next.upper_.size();
@@ -268,13 +272,25 @@ class range_observer {
     return end.of_sample == statistic::quantile || end.of_sample == statistic::abs_quantile;
   }
 
+  /// Stands for a statistic that is NaN or an infinity, and stays whatever is added to it, so that
+  /// the order of samples does not matter.
+  static constexpr double not_finite = std::numeric_limits<double>::infinity();
+
+  [[nodiscard]] static bool are_finite(const std::vector<double>& samples) noexcept {
+    return std::all_of(samples.begin(), samples.end(), [](double x) { return std::isfinite(x); });
+  }
+
   static void add(std::vector<double>& samples, const end_options& end, double value) {
     if (samples.empty() || !is_online(end)) {
-      samples.push_back(value);
+      samples.push_back(std::isfinite(value) ? value : not_finite);
       return;
     }
-    samples.front() = end.of_samples == aggregator::min ? std::min(samples.front(), value)
-                                                        : std::max(samples.front(), value);
+    double& kept = samples.front();
+    if (!std::isfinite(kept) || !std::isfinite(value)) {
+      kept = not_finite;
+    } else {
+      kept = end.of_samples == aggregator::min ? std::min(kept, value) : std::max(kept, value);
+    }
   }
 
   [[nodiscard]] static double of_sample(const end_options& end, double q, std::span<const float> x,

@@ -75,20 +75,15 @@ class min_max_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Throws invalid_argument for null data, or if the batch ends a collection and the average
+  /// overflows a float; then the batch was not seen.
   void observe(std::span<const float> x) {
-    const detent::min_max_observer batch = detail::observe_batch(seen_, x, where);
-    if (!options_.moving_average || !batch.is_finite()) {
-      return;
+    detent::min_max_observer seen = seen_;
+    const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
+    if (options_.moving_average && batch.is_finite()) {
+      add_to_collection(batch.range());
     }
-    lower_.push_back(batch.range().lower);
-    upper_.push_back(batch.range().upper);
-    if (lower_.size() == options_.batches_per_collection) {
-      average_ = with_collection();
-      has_average_ = true;
-      lower_.clear();
-      upper_.clear();
-    }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Whether merge() works with the options, in any order: not for a moving average.
@@ -103,13 +98,15 @@ class min_max_observer {
   }
 
   /// The range of everything observed. Throws invalid_argument if nothing, a NaN or an infinity was
-  /// seen.
+  /// seen, or if the average overflows a float.
   [[nodiscard]] value_range range() const {
     const value_range seen = seen_.range(where);
     if (!options_.moving_average) {
       return symmetrized(seen);
     }
-    return lower_.empty() ? average_ : with_collection();
+    const value_range average = lower_.empty() ? average_ : with_collection();
+    detail::require_finite_average(average, where);
+    return average;
   }
 
   /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
@@ -167,6 +164,23 @@ class min_max_observer {
   [[nodiscard]] value_range symmetrized(value_range range) const noexcept {
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     return options_.symmetric ? value_range{-magnitude, magnitude} : range;
+  }
+  void add_to_collection(value_range batch) {
+    lower_.push_back(batch.lower);
+    upper_.push_back(batch.upper);
+    if (lower_.size() != options_.batches_per_collection) {
+      return;
+    }
+    const value_range average = with_collection();
+    if (!detail::is_finite(average)) {
+      lower_.pop_back();
+      upper_.pop_back();
+    }
+    detail::require_finite_average(average, where);
+    average_ = average;
+    has_average_ = true;
+    lower_.clear();
+    upper_.clear();
   }
   /// The average, with the collection that has begun as its newest one.
   [[nodiscard]] value_range with_collection() const noexcept {
@@ -265,10 +279,10 @@ class entropy_observer {
     return histogram_.range(detail::entropy_arithmetic::numpy, where);
   }
 
-  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// Scale and zero point, by scale_rule::ort, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ort);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::ort);
   }
 
   /// Appends u64 num_bins, u64 num_quantized_bins, u8 symmetric, u8 behaviour; the range seen; u8
@@ -325,9 +339,9 @@ struct percentile_options {
 ///     asymmetric  The histogram of entropy_observer. The range is the lower edges of the bins in
 ///                 which the cumulative share reaches (100 - percentile) / 200 and 1 minus that.
 ///
-/// The result is cut to the range that was seen. Shares are in double. Edges are in float, except
-/// those that the symmetric histogram appends: a batch that appends is counted between double
-/// edges.
+/// The result is cut to the range that was seen; where all values lie in the last bin, its lower
+/// end may then be above the upper one. Shares are in double. Edges are in float, except those that
+/// the symmetric histogram appends: a batch that appends is counted between double edges.
 ///
 /// Time: O(log bins) for a value. Memory: O(bins). Not thread-safe; observers merge() after all
 /// have observed or followed the same batches.
@@ -399,10 +413,10 @@ class percentile_observer {
     return detail::within({-t, t}, seen);
   }
 
-  /// Scale and zero point of range() by scale_rule::ort. Throws what range() and
+  /// Scale and zero point, by scale_rule::ort, of range() extended by 0. Throws what range() and
   /// params_from_range() throw.
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    return params_from_range(range(), scheme, scale_rule::ort);
+    return params_from_range(reference::including_zero(range()), scheme, scale_rule::ort);
   }
 
   /// Appends u64 num_bins, f64 percentile, u8 symmetric; the range seen; if symmetric, lists of u64

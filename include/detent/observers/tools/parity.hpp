@@ -67,6 +67,14 @@ inline void require_averaging_constant(float constant, const char* where,
   return {moving_average(average.lower, x.lower, constant),
           moving_average(average.upper, x.upper, constant)};
 }
+[[nodiscard]] inline bool is_finite(value_range range) noexcept {
+  return std::isfinite(range.lower) && std::isfinite(range.upper);
+}
+/// Throws invalid_argument if an average overflows a float. The tools go on with infinities.
+inline void require_finite_average(value_range average, const char* where) {
+  require(is_finite(average), error_kind::invalid_argument, where, ": the average ", average.lower,
+          " .. ", average.upper, " overflows a float");
+}
 
 }  // namespace detail
 DETENT_NAMESPACE_END

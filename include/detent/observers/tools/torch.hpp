@@ -68,28 +68,27 @@ class moving_average_min_max_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws invalid_argument for null data.
+  /// Throws invalid_argument for null data or if the average overflows a float; then the batch was
+  /// not seen.
   void observe(std::span<const float> x) {
-    const bool is_first = seen_.count() == 0;
-    const min_max_observer batch = detail::observe_batch(seen_, x, where);
+    min_max_observer seen = seen_;
+    const min_max_observer batch = detail::observe_batch(seen, x, where);
     if (batch.is_finite()) {
-      average_ = is_first
-                     ? batch.range()
-                     : detail::moving_average(average_, batch.range(), options_.averaging_constant);
+      average_ = averaged(batch.range());
     }
+    seen_ = seen;  // a batch that is refused was not seen
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen the one batch that
-  /// `later` has seen. Throws invalid_argument if `later` has other options.
+  /// `later` has seen. Throws invalid_argument if `later` has other options or the average
+  /// overflows a float; then nothing has changed.
   void append(const moving_average_min_max_observer& later) {
     require(options_ == later.options_, error_kind::invalid_argument, where,
             ": appending other options");
     if (later.seen_.count() == 0) {
       return;
     }
-    average_ = seen_.count() == 0
-                   ? later.average_
-                   : detail::moving_average(average_, later.average_, options_.averaging_constant);
+    average_ = averaged(later.average_);
     seen_.merge(later.seen_);
   }
 
@@ -130,6 +129,17 @@ class moving_average_min_max_observer {
 
  private:
   static constexpr const char* where = "torch::moving_average_min_max_observer";
+
+  /// The average with the range of one more batch.
+  [[nodiscard]] value_range averaged(value_range batch) const {
+    if (seen_.count() == 0) {
+      return batch;
+    }
+    const value_range average =
+        detail::moving_average(average_, batch, options_.averaging_constant);
+    detail::require_finite_average(average, where);
+    return average;
+  }
 
   moving_average_min_max_options options_;
   min_max_observer seen_;
@@ -338,9 +348,10 @@ class histogram_observer {
     const float part = (old.upper - old.lower) / static_cast<float>(parts);
     const std::vector<float> edges =
         detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
-    const std::vector<float> begins = detail::pytorch::linspace(old.lower, old.upper, parts + 1);
     for (std::size_t i = 0; i < parts; ++i) {
-      const float middle = begins[i] + 0.5F * part;
+      // One by one: there may be 2^30 parts.
+      const float begin = detail::pytorch::linspace_value(old.lower, old.upper, parts + 1, i);
+      const float middle = begin + 0.5F * part;
       const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();
       const auto bin =
           std::min(static_cast<std::size_t>(std::max<std::ptrdiff_t>(above, 1)), options_.bins) - 1;

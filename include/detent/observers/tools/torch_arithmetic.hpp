@@ -60,14 +60,19 @@ namespace detail::pytorch {
   return (((sums[0] + sums[1]) + sums[2]) + sums[3]) / static_cast<float>(column.size());
 }
 
-/// torch.linspace(first, last, steps): each value is counted from the nearer end. Vectorized code
-/// of PyTorch may differ in the last bit, depending on the processor.
-[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
+/// Value i of torch.linspace(first, last, steps), which is counted from the nearer end. Vectorized
+/// code of PyTorch may differ in the last bit, depending on the processor.
+[[nodiscard]] inline float linspace_value(float first, float last, std::size_t steps,
+                                          std::size_t i) noexcept {
   const float step = (last - first) / static_cast<float>(steps - 1);
+  return i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
+                       : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+}
+/// All values of torch.linspace(first, last, steps).
+[[nodiscard]] inline std::vector<float> linspace(float first, float last, std::size_t steps) {
   std::vector<float> values(steps);
   for (std::size_t i = 0; i < steps; ++i) {
-    values[i] = i < steps / 2 ? first + rounded_product(step, static_cast<float>(i))
-                              : last - rounded_product(step, static_cast<float>(steps - 1 - i));
+    values[i] = linspace_value(first, last, steps, i);
   }
   return values;
 }

@@ -98,12 +98,12 @@ class isotone_observer {
   }
   /// Observes one row. Throws invalid_argument if it is shorter than two values.
   void observe(std::span<const float> x) { observe(x, x.size()); }
-  /// Observes the rows along the last axis of a view; an empty view changes nothing. Throws what
-  /// the form with `row_length` throws.
+  /// Observes the rows along the last axis of a view, a view of rank 0 being one row of one value;
+  /// an empty view changes nothing. Throws what the form with `row_length` throws.
   void observe(tensor_view<const float> x) {
     const std::vector<float> values = detail::floats_of(x);
     if (!values.empty()) {
-      observe(values, x.shape[x.rank - 1]);
+      observe(values, x.rank == 0 ? 1 : x.shape[x.rank - 1]);
     }
   }
 
