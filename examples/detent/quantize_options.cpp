@@ -67,6 +67,10 @@ void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& 
         flag.name == "help" || flag.name == "json") {
       throw usage_error(flag.where + ": there is no option '" + flag.name + "'");
     }
+    if (flag.name == "plugin") {
+      throw usage_error(flag.where +
+                        ": a file may not load code: --plugin is for the command line");
+    }
     if (!option->empty()) {
       continue;
     }

@@ -27,6 +27,8 @@ constexpr std::pair<const char*, bias_correction> corrections[] = {{"none", bias
                                                                    {"full", bias_correction::full}};
 constexpr std::pair<const char*, weight_scale> scales[] = {{"absmax", weight_scale::absmax},
                                                            {"exact-mse", weight_scale::exact_mse}};
+constexpr std::pair<const char*, bool> granularities[] = {{"per-channel", true},
+                                                          {"per-tensor", false}};
 
 template <class T, std::size_t N>
 const char* name_in(const std::pair<const char*, T> (&table)[N], T value) {
@@ -56,10 +58,13 @@ double number(const json_object& j) {
 tuning_trial from_json(const json_object& j) {
   tuning_trial t;
   tuning_setting& s = t.setting;
+  if (!j.at("samples").is_number_unsigned()) {
+    throw nlohmann::json::other_error::create(501, "'samples' is no number of samples", nullptr);
+  }
   s.samples = j.at("samples").get<std::size_t>();
   s.method = j.at("method").get<std::string>();
   s.symmetric_activations = j.at("symmetric_activations").get<bool>();
-  s.per_channel = j.at("granularity").get<std::string>() == "per-channel";
+  s.per_channel = value_in(granularities, j.at("granularity").get<std::string>());
   s.weights = value_in(scales, j.at("weight_scales").get<std::string>());
   s.correction = value_in(corrections, j.at("bias_correction").get<std::string>());
   for (const json_object& name : j.at("in_float")) {
@@ -78,7 +83,7 @@ json_object to_json(const tuning_trial& t) {
   return {{"samples", t.setting.samples},
           {"method", t.setting.method},
           {"symmetric_activations", t.setting.symmetric_activations},
-          {"granularity", t.setting.per_channel ? "per-channel" : "per-tensor"},
+          {"granularity", name_in(granularities, t.setting.per_channel)},
           {"weight_scales", name_in(scales, t.setting.weights)},
           {"bias_correction", name_in(corrections, t.setting.correction)},
           {"in_float", t.setting.in_float},

@@ -1027,6 +1027,11 @@ tuning:
         self.fails([work, "another"], *self.tuned("--calib", IMAGES, **sections, out=self.folder / "no.onnx"))
         tuning["workspace"] = {"resume": str(MODEL)}
         self.fails([MODEL, "history"], *self.tuned("--calib", CALIBRATION, **sections, out=self.folder / "no.onnx"))
+        for key, value in (("samples", -1), ("samples", 1.5), ("granularity", "per-row"), ("weight_scales", "best")):
+            damaged = json.loads((work / "history.json").read_text())
+            damaged["trials"][0][key] = value
+            tuning["workspace"] = {"resume": str(self.write("damaged.json", json.dumps(damaged).encode()))}
+            self.fails(["damaged.json", "history"], *self.tuned("--calib", CALIBRATION, **sections, out=self.folder / "no.onnx"))
         self.assertFalse((self.folder / "no.onnx").exists())
 
     def perceptron(self, rows="N", outputs=(("y", 4),)):
@@ -1519,6 +1524,7 @@ tuning:
                             ("tensors: {image: {range: [0]}}", ["range"]),
                             ("tensors: {image: {range: [0, one]}}", ["range", "'one'"]),
                             ("approach: dynamic\ntensors: {image: {range: [0, 1]}}", ["dynamic", "tensors"]),
+                            ("plugin: ./plugin.so", [":1:", "load code", "--plugin"]),
                             ("reduce-range: []", [":1:", "reduce-range", "no value"]),
                             ("symmetric-activations: [true, false]", [":1:", "one value"]),
                             ("pipeline: neural-compressor", ["no configuration of Neural Compressor"]),
