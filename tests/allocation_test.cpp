@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What promises to allocate nothing when the same sizes come again. The operators below count for
 // the whole program.
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +20,14 @@
 namespace {
 
 std::atomic<std::size_t> allocations{0};
+/// How many allocations of half a MiB or more may follow before one fails; negative: none fails.
+std::atomic<int> large_ones_left{-1};
 
 void* counted(std::size_t size, std::size_t alignment) {
   ++allocations;
+  if (large_ones_left >= 0 && size >= std::size_t{1} << 19U && large_ones_left-- == 0) {
+    throw std::bad_alloc();
+  }
   const std::size_t rounded = (size + alignment) / alignment * alignment;  // not 0
   void* const memory = std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) {
@@ -129,4 +135,24 @@ TEST_CASE("products allocate nothing when the same sizes come again") {
     check_product<std::int8_t, std::int8_t>(49, 17, 40, -128);
     check_product<std::int8_t, detent::bfloat16>(3, 80, 300, 0);
   });
+}
+
+TEST_CASE("weights in slices after memory did not suffice") {
+  constexpr std::size_t k = 2 * detent::packed_weights::slice_depth;
+  constexpr std::size_t n = 16;
+  std::vector<std::int8_t> values(k * n, 127);
+  std::fill(values.begin() + k / 2 * n, values.end(), std::int8_t{100});
+  const auto weights = detent::pack_weights({values.data(), k, n}, {});
+  const std::vector<std::uint8_t> lhs(k, 1);
+  std::vector<float> out(n);
+  const auto multiply = [&] {
+    detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), 1, k), weights,
+                 matrix_view<float>(out.data(), 1, n));
+  };
+  large_ones_left = 1;  // the first slice finds memory, the second one does not
+  CHECK_THROWS_AS(multiply(), std::bad_alloc);
+  large_ones_left = -1;
+  multiply();
+  CHECK(weights.slices().size() == 2);
+  CHECK(out == std::vector<float>(n, static_cast<float>(k / 2 * 227)));
 }

@@ -553,6 +553,54 @@ TEST_CASE("convolution: padding wider than the kernel, kernels larger than the i
   }
 }
 
+TEST_CASE("convolution: depthwise, images without pixels and padding around them") {
+  const auto is_blank = [](auto result, std::size_t kernel, std::size_t channels,
+                           std::size_t height, std::size_t width) {
+    using T = decltype(result);
+    const detent::filter_shape f{.out_channels = channels,
+                                 .in_channels = channels,
+                                 .groups = channels,
+                                 .kernel_height = kernel,
+                                 .kernel_width = kernel};
+    const detent::window w{.batch = 1,
+                           .in_height = height,
+                           .in_width = width,
+                           .pad_top = 12,
+                           .pad_left = 12,
+                           .pad_bottom = 12,
+                           .pad_right = 12};
+    std::vector<T> out(w.out_height(f) * w.out_width(f) * channels, T{1});
+    CHECK(out.size() > 100);
+    if constexpr (std::is_same_v<T, double>) {  // stands for float input
+      const std::vector<float> weights(f.size(), 1.0F);
+      const detent::packed_float_filters filters(f, weights, {});
+      std::vector<float> real(out.size(), 1.0F);
+      detent::convolve(std::span<const float>(), filters, w, std::span(real));
+      std::copy(real.begin(), real.end(), out.begin());
+    } else {
+      const std::vector<std::int8_t> weights(f.size(), 1);
+      const detent::packed_filters filters(f, weights);
+      detent::convolve(std::span<const std::uint8_t>(), filters, w, std::span(out),
+                       {.lhs_zero_point = 7});
+    }
+    return std::all_of(out.begin(), out.end(), [](T v) { return v == T{}; });
+  };
+  for_each_target([&] {
+    for (const std::size_t kernel : {3U, 4U, 5U}) {
+      for (const std::size_t channels : {2U, 16U, 64U}) {
+        INFO(kernel, " x ", kernel, ", ", channels, " channels");
+        for (const auto& [height, width] : {std::array<std::size_t, 2>{4, 0}, {0, 4}, {0, 0}}) {
+          INFO("image of ", height, " x ", width);
+          CHECK(is_blank(float{}, kernel, channels, height, width));
+          CHECK(is_blank(std::int32_t{}, kernel, channels, height, width));
+          CHECK(is_blank(std::uint8_t{}, kernel, channels, height, width));
+          CHECK(is_blank(double{}, kernel, channels, height, width));
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("convolution: many blocks of pixels, threads") {
   random_source random(7);
   INFO("seed ", random.seed());

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The table in quantize.hpp: quantize and requantize; threads, stores, ties, errors.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -95,6 +98,58 @@ TEST_CASE_TEMPLATE("blocks whose size is a power of two, one behind the other", 
 }
 
 // Where quotient and product could part: every tie of 16 bits and its neighbours.
+TEST_CASE_TEMPLATE("tasks share no byte of a packed output", Q, detent::int4, detent::int2) {
+  const std::size_t per_byte = detent::elements_per_byte<Q>;
+  // Every code is 1 in bytes that hold none: each write changes its byte.
+  const auto check = [per_byte](const char* what, auto x, std::size_t count, const auto& params) {
+    INFO(what);
+    std::vector<std::uint8_t> alone(count / per_byte);
+    detent::quantize(x, detent::packed_span<Q>(std::span(alone), count), params);
+    std::vector<std::uint8_t> shared(alone.size());
+    std::size_t tasks = 0;
+    std::vector<int> writers(shared.size());
+    const detent::parallel_for watch = [&](std::size_t n,
+                                           const std::function<void(std::size_t)>& body) {
+      tasks += n;
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::vector<std::uint8_t> before = shared;
+        body(i);
+        for (std::size_t at = 0; at < shared.size(); ++at) {
+          writers[at] += before[at] != shared[at] ? 1 : 0;
+        }
+      }
+    };
+    detent::quantize(x, detent::packed_span<Q>(std::span(shared), count), params,
+                     detent::full_grid<Q>, detent::execution{watch});
+    CHECK(shared == alone);
+    CHECK(std::all_of(writers.begin(), writers.end(), [](int n) { return n <= 1; }));
+    return tasks;
+  };
+  constexpr std::size_t count = std::size_t{3} << 16U;
+  const std::vector<float> x(count, 1.0F);
+  const detent::quant_params one{1.0F, 0};
+  CHECK(check("dense", std::span(x), count, one) > 1);
+  for (const std::size_t columns : {1U, 3U, 6U, 8U, 1024U}) {
+    INFO(columns, " columns");
+    const std::size_t rows = count / columns;
+    const std::size_t shape[] = {rows, columns};
+    const std::ptrdiff_t turned[] = {1, static_cast<std::ptrdiff_t>(rows)};
+    CHECK(check("transposed", detent::tensor_view<const float>(x.data(), shape, turned), count,
+                one) > 1);
+    CHECK(check("rows", detent::tensor_view<const float>(x.data(), shape), count, one) > 1);
+  }
+  for (const std::size_t block : {1U, 3U, 5U, 1023U}) {
+    INFO("blocks of ", block);
+    const std::size_t blocks = (count + block - 1) / block;
+    detent::block_quant_params p;
+    p.axis = 0;
+    p.block_size = block;
+    p.scales.assign(blocks, 1.0F);
+    p.zero_points.assign(blocks, 0);
+    static_cast<void>(check("blocks", std::span(x), count, p));
+  }
+}
+
 TEST_CASE("all ties of 16-bit grids") {
   random_source random(500);
   INFO("seed ", random.seed());

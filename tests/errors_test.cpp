@@ -674,3 +674,30 @@ TEST_CASE("one wrong parameter among many is found, and the extremes are right")
     }
   }
 }
+
+TEST_CASE("errors: views of more elements than there can be") {
+  constexpr std::size_t huge = std::size_t{1} << 60U;
+  const std::vector<float> x(16, 1.0F);
+  const std::size_t shape[] = {huge + 1, 16};  // 16 elements if the product wrapped
+  const std::ptrdiff_t repeated[] = {0, 1};
+  const auto refused = [](const auto& call) { check_error(invalid, {"makes more than"}, call); };
+  refused([&] { static_cast<void>(tensor_view<const float>(x.data(), shape)); });
+  refused([&] { static_cast<void>(tensor_view<const float>(x.data(), shape, repeated)); });
+  // The members of a view can be set to anything.
+  tensor_view<const float> view(x.data(), {1, 16});
+  view.shape[0] = huge + 1;
+  view.strides[0] = 0;
+  CHECK(view.size() == std::numeric_limits<std::size_t>::max());
+  untouched<std::uint8_t> codes(16);
+  refused([&] { detent::quantize(view, codes.span(), quant_params{1.0F, 0}); });
+  untouched<float> reals(16);
+  tensor_view<float> out(reals.data(), {1, 16});
+  out.shape = view.shape;
+  refused([&] { detent::fake_quantize(view, out, quant_params{1.0F, 0}, {0, 255}); });
+  view.data = nullptr;
+  refused([&] { detent::quantize(view, codes.span(), quant_params{1.0F, 0}); });
+  CHECK(codes.holds());
+  CHECK(reals.holds());
+  view.shape[1] = 0;
+  CHECK(view.size() == 0);
+}

@@ -113,6 +113,21 @@ TEST_CASE("a prepared product serves several threads, after a move, and keeps it
   });
 }
 
+TEST_CASE("a prepared product keeps its own bias") {
+  const std::vector<u8> lhs(4, 1);
+  for (const std::size_t n : {1U, 15U, 16U, 17U, 64U}) {
+    INFO("n ", n);
+    const std::vector<s8> values(4 * n, 1);
+    const auto weights = detent::pack_weights(matrix_view<const s8>(values.data(), 4, n), {});
+    std::vector<float> bias(n, 100.0F);
+    const prepared_product<u8, float> product(weights, epilogue_options{.bias = bias});
+    std::fill(bias.begin(), bias.end(), 5.0F);
+    std::vector<float> out(n);
+    product.run(matrix_view<const u8>(lhs.data(), 1, 4), matrix_view<float>(out.data(), 1, n));
+    CHECK(out == std::vector<float>(n, 104.0F));
+  }
+}
+
 TEST_CASE("a prepared product whose sums may leave 32 bits") {
   constexpr std::size_t n = 3, k = 70000;
   const std::vector<s8> values(k * n, 127);

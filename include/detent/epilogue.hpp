@@ -150,7 +150,8 @@ class column_terms {
     constexpr bool scaled = !std::same_as<T, std::int32_t>;
     const float scale = real_output<T> && !o.lhs_scales.empty() ? 1.0F : o.lhs_scale;
     const bool own_multipliers = scaled && !(real_output<T> && scale == 1.0F);
-    const bool own_bias = !o.bias.empty() && padded != columns;
+    // What is kept must not depend on the caller's memory.
+    const bool own_bias = !o.bias.empty() && (padded != columns || memory == terms_memory::owned);
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
     const std::size_t bytes = own * padded * sizeof(float);

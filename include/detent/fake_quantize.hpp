@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <span>
 
+#include <detent/base/checked_size.hpp>
 #include <detent/error.hpp>
 #include <detent/quantize.hpp>
 #include <detent/reference.hpp>
@@ -181,6 +182,7 @@ void require_shape_of_x(const tensor_view<T>& x, const tensor_view<U>& other, co
     require(x.shape[i] == other.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
             " is ", x.shape[i], " in x, ", other.shape[i], " in ", name);
   }
+  checked_size(where, std::span(x.shape).first(x.rank));
   require(x.size() == 0 || (x.data != nullptr && other.data != nullptr),
           error_kind::invalid_argument, where, ": null data with size ", x.size());
 }

@@ -211,7 +211,7 @@ void multiply_fused(matrix_view<const A> lhs, const std::array<const Weights*, N
 /// }
 /// @endcode
 ///
-/// Blocks have up to 48 rows, all of one tile or more, and as many columns as let them fill half of
+/// Blocks have up to 64 rows, all of one tile or more, and as many columns as let them fill half of
 /// the first-level cache (options.caches), 64 or more. The calls of f are concurrent if `parallel`
 /// is not empty. If f throws, the product throws, where the parallel_for carries exceptions, and
 /// other blocks may have been computed or not.

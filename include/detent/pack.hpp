@@ -246,9 +246,11 @@ class packed_weights {
       return {this, 1};
     }
     std::call_once(derived_->has_slices, [this] {
+      std::vector<packed_weights> made;  // all of them, or none: the memory may not suffice
       for (std::size_t k = 0; k < depth_; k += slice_depth) {
-        derived_->slices.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
+        made.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
       }
+      derived_->slices = std::move(made);
     });
     return derived_->slices;
   }

@@ -365,26 +365,14 @@ class double_operation {
   grid levels_;
 };
 
-/// Whether an operation may be split into tasks: they must not share a byte of the output.
-template <class Out>
-bool may_split(const operand<Out>& out) noexcept {
-  for (std::size_t i = 0; i + 1 < out.rank; ++i) {
-    if (out.shape[i] > 1 &&
-        out.strides[i] % static_cast<std::ptrdiff_t>(elements_per_unit<Out>) != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
 template <class Row, class T, class Out>
 void run_elementwise(const operand<T>& in, const operand<Out>& out, const parameter_view& p,
                      grid levels, const std::int32_t* bias, const execution& e) {
   using In = std::remove_const_t<T>;
   const auto run = [&](const auto& operation) {
     for_each_walk(in, out, p, [&](const walk& w, walk_offset start) {
-      run_walk(w, start, e, may_split(out), &std::remove_cvref_t<decltype(operation)>::is_direct,
-               operation);
+      run_walk(w, start, e, elements_per_unit<Out>,
+               &std::remove_cvref_t<decltype(operation)>::is_direct, operation);
     });
   };
   if constexpr (std::same_as<In, double>) {

@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <detent/base/checked_size.hpp>
 #include <detent/base/rows.hpp>
 #include <detent/batch.hpp>
 #include <detent/error.hpp>
@@ -118,6 +119,7 @@ void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params
   detail::require_scale(out_params.scale, where);
   detail::require_zero_point(out_params.zero_point, levels, where);
   (detail::require_any_params(inputs.params, where), ...);
+  detail::checked_size(where, std::span(out.shape).first(out.rank));
   const auto require_view = [&](const auto& view, std::size_t size) {
     require(size == 0 || view.data != nullptr, error_kind::invalid_argument, where,
             ": null data with size ", size);

@@ -6,6 +6,7 @@
 #ifndef DETENT_TYPES_HPP
 #define DETENT_TYPES_HPP
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -166,23 +167,26 @@ struct tensor_view {
   /// A view of rank 0 with null data.
   constexpr tensor_view() = default;
   /// A dense view whose last dimension is contiguous. Throws invalid_argument if the shape has more
-  /// than max_rank dimensions.
+  /// than max_rank dimensions or makes more than 2^48 elements.
   tensor_view(T* data_, std::span<const std::size_t> shape_) : data(data_), rank(shape_.size()) {
     require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank, " is over ",
             max_rank);
-    std::ptrdiff_t stride = 1;
+    std::size_t stride = 1;  // it may wrap beside an extent of 0
     for (std::size_t i = rank; i-- > 0;) {
       shape[i] = shape_[i];
-      strides[i] = stride;
-      stride *= static_cast<std::ptrdiff_t>(shape_[i]);
+      strides[i] = static_cast<std::ptrdiff_t>(stride);
+      stride *= shape_[i];
     }
+    constexpr std::size_t most = (static_cast<std::size_t>(-1) >> 16U) + 1;
+    require(size() <= most, error_kind::invalid_argument, "tensor_view: the shape makes more than ",
+            most, " elements");
   }
-  /// A dense view whose last dimension is contiguous, with the shape as a braced list. Throws
-  /// invalid_argument if the shape has more than max_rank dimensions.
+  /// A dense view whose last dimension is contiguous, with the shape as a braced list. Throws what
+  /// the form with a span throws.
   tensor_view(T* data_, std::initializer_list<std::size_t> shape_)
       : tensor_view(data_, std::span<const std::size_t>(shape_.begin(), shape_.size())) {}
-  /// A view with any strides, in elements. Throws invalid_argument if the shape has more than
-  /// max_rank dimensions and shape_mismatch if there is not one stride for each dimension.
+  /// A view with any strides, in elements. Throws what the form without strides throws, and
+  /// shape_mismatch if there is not one stride for each dimension.
   tensor_view(T* data_, std::span<const std::size_t> shape_,
               std::span<const std::ptrdiff_t> strides_)
       : tensor_view(data_, shape_) {
@@ -198,11 +202,17 @@ struct tensor_view {
       const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
-  /// Number of elements: the product of the extents, 1 for rank 0.
+  /// Number of elements: the product of the extents, 1 for rank 0. The largest std::size_t if the
+  /// product is above it, as that of extents that were written into `shape` may be.
   [[nodiscard]] constexpr std::size_t size() const noexcept {
+    constexpr auto most = static_cast<std::size_t>(-1);
+    const auto last = shape.begin() + static_cast<std::ptrdiff_t>(rank);
+    if (std::find(shape.begin(), last, std::size_t{0}) != last) {
+      return 0;
+    }
     std::size_t product = 1;
     for (std::size_t i = 0; i < rank; ++i) {
-      product *= shape[i];
+      product = product > most / shape[i] ? most : product * shape[i];
     }
     return product;
   }

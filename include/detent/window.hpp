@@ -78,11 +78,11 @@ struct window {
 
  private:
   /// Extent of the output in one direction; 0 if the kernel's reach is larger than the padded
-  /// input.
+  /// input, and for a stride of 0, which convolutions refuse.
   static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
                             std::size_t stride) noexcept {
     const std::size_t reach = dilation * (kernel - 1) + 1;
-    return in < reach ? 0 : (in - reach) / stride + 1;
+    return in < reach || stride == 0 ? 0 : (in - reach) / stride + 1;
   }
 };
 

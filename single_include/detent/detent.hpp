@@ -455,6 +455,7 @@ DETENT_NAMESPACE_END
 #ifndef DETENT_TYPES_HPP
 #define DETENT_TYPES_HPP
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -811,23 +812,26 @@ struct tensor_view {
   /// A view of rank 0 with null data.
   constexpr tensor_view() = default;
   /// A dense view whose last dimension is contiguous. Throws invalid_argument if the shape has more
-  /// than max_rank dimensions.
+  /// than max_rank dimensions or makes more than 2^48 elements.
   tensor_view(T* data_, std::span<const std::size_t> shape_) : data(data_), rank(shape_.size()) {
     require(rank <= max_rank, error_kind::invalid_argument, "tensor_view: rank ", rank, " is over ",
             max_rank);
-    std::ptrdiff_t stride = 1;
+    std::size_t stride = 1;  // it may wrap beside an extent of 0
     for (std::size_t i = rank; i-- > 0;) {
       shape[i] = shape_[i];
-      strides[i] = stride;
-      stride *= static_cast<std::ptrdiff_t>(shape_[i]);
+      strides[i] = static_cast<std::ptrdiff_t>(stride);
+      stride *= shape_[i];
     }
+    constexpr std::size_t most = (static_cast<std::size_t>(-1) >> 16U) + 1;
+    require(size() <= most, error_kind::invalid_argument, "tensor_view: the shape makes more than ",
+            most, " elements");
   }
-  /// A dense view whose last dimension is contiguous, with the shape as a braced list. Throws
-  /// invalid_argument if the shape has more than max_rank dimensions.
+  /// A dense view whose last dimension is contiguous, with the shape as a braced list. Throws what
+  /// the form with a span throws.
   tensor_view(T* data_, std::initializer_list<std::size_t> shape_)
       : tensor_view(data_, std::span<const std::size_t>(shape_.begin(), shape_.size())) {}
-  /// A view with any strides, in elements. Throws invalid_argument if the shape has more than
-  /// max_rank dimensions and shape_mismatch if there is not one stride for each dimension.
+  /// A view with any strides, in elements. Throws what the form without strides throws, and
+  /// shape_mismatch if there is not one stride for each dimension.
   tensor_view(T* data_, std::span<const std::size_t> shape_,
               std::span<const std::ptrdiff_t> strides_)
       : tensor_view(data_, shape_) {
@@ -843,11 +847,17 @@ struct tensor_view {
       const tensor_view<U>& other)  // NOLINT(google-explicit-constructor)
       : data(other.data), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
-  /// Number of elements: the product of the extents, 1 for rank 0.
+  /// Number of elements: the product of the extents, 1 for rank 0. The largest std::size_t if the
+  /// product is above it, as that of extents that were written into `shape` may be.
   [[nodiscard]] constexpr std::size_t size() const noexcept {
+    constexpr auto most = static_cast<std::size_t>(-1);
+    const auto last = shape.begin() + static_cast<std::ptrdiff_t>(rank);
+    if (std::find(shape.begin(), last, std::size_t{0}) != last) {
+      return 0;
+    }
     std::size_t product = 1;
     for (std::size_t i = 0; i < rank; ++i) {
-      product *= shape[i];
+      product = product > most / shape[i] ? most : product * shape[i];
     }
     return product;
   }
@@ -2408,6 +2418,46 @@ DETENT_NAMESPACE_END
 #include <span>
 #include <type_traits>
 
+// ---- detent/base/checked_size.hpp ----
+// Products of sizes that cannot wrap.
+#ifndef DETENT_BASE_CHECKED_SIZE_HPP
+#define DETENT_BASE_CHECKED_SIZE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+
+DETENT_NAMESPACE_BEGIN
+namespace detail {
+
+/// The largest number of elements that an argument may have: 2^48 on 64-bit machines, more than
+/// their address spaces hold. Sizes up to this may be rounded up to panels and multiplied by the
+/// size of an element without wrapping.
+inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U) + 1;
+
+/// The product of sizes that come from the caller. Throws invalid_argument, with `where` in front,
+/// if the sizes, each taken as at least 1, have a product above largest_size. (A size next to one
+/// of 0 must not wrap either where it is rounded up or divided by.)
+inline std::size_t checked_size(const char* where, std::span<const std::size_t> sizes) {
+  std::size_t product = 1;
+  std::size_t left = largest_size;
+  for (const std::size_t size : sizes) {
+    require(size <= left, error_kind::invalid_argument, where, ": a size of ", size,
+            " beside the others makes more than ", largest_size, " elements");
+    left /= (std::max)(size, std::size_t{1});
+    product *= size;
+  }
+  return product;
+}
+inline std::size_t checked_size(const char* where, std::initializer_list<std::size_t> sizes) {
+  return checked_size(where, std::span<const std::size_t>(sizes.begin(), sizes.size()));
+}
+
+}  // namespace detail
+DETENT_NAMESPACE_END
+
+#endif  // DETENT_BASE_CHECKED_SIZE_HPP
 // ---- detent/elementwise/walk.hpp ----
 // How elementwise operations run (store_policy, execution), and the division of views of any layout
 // into blocks for kernels, which take blocks whose columns are dense.
@@ -2827,12 +2877,30 @@ void for_each_offset(const walk& w, std::size_t dimensions, walk_offset at, cons
   }
 }
 
-/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel
-/// if `may_split`. If is_direct(rows, columns) is false for the last two dimensions, the columns of
-/// the blocks are a dimension in which the input is dense, if there is one, so that neighbours in
-/// memory are read together.
+/// Whether all of the output that belongs to an index of one dimension lies before that of the next
+/// index.
+[[nodiscard]] inline bool is_outermost_in_output(const walk& w, std::size_t dimension) noexcept {
+  std::ptrdiff_t last = 0;  // the place of the last element of index 0
+  for (std::size_t i = 0; i < w.rank; ++i) {
+    const walk_dimension& d = w.dimensions[i];
+    if (d.out < 0) {
+      return false;
+    }
+    last += i == dimension ? 0 : static_cast<std::ptrdiff_t>(d.extent - 1) * d.out;
+  }
+  return last < w.dimensions[dimension].out;
+}
+
+/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel.
+/// If is_direct(rows, columns) is false for the last two dimensions, the columns of the blocks are
+/// a dimension in which the input is dense, if there is one, so that neighbours in memory are read
+/// together.
+///
+/// `unit` elements of the output share a byte, which only one task may write. Hence, if they are
+/// several, tasks are ranges of the output that begin with a byte; where the layout has no such
+/// ranges, there is one task.
 template <class IsDirect, class Block>
-void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
+void run_walk(walk w, walk_offset start, const execution& e, std::size_t unit,
               const IsDirect& is_direct, const Block& block) {
   if (w.size() == 0) {
     return;
@@ -2857,14 +2925,20 @@ void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
       block(walk_block{part.dimensions[outer], part.dimensions[outer + 1], here});
     });
   };
-  const auto split = std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
+  const auto split =
+      unit > 1
+          ? std::max_element(begin, end, [](const auto& a, const auto& b) { return a.out < b.out; })
+          : std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
   const std::size_t extent = split == end ? 1 : split->extent;
-  const std::size_t chunk = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
-  if (!e.parallel || !may_split || chunk >= extent) {
+  const std::size_t least = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
+  const std::size_t chunk = (least + unit - 1) / unit * unit;  // a whole number of bytes
+  const auto dimension = static_cast<std::size_t>(split - begin);
+  const bool may_split = unit == 1 || (start.out % static_cast<std::ptrdiff_t>(unit) == 0 &&
+                                       is_outermost_in_output(w, dimension));
+  if (!e.parallel || chunk >= extent || !may_split) {
     run(w, start);
     return;
   }
-  const auto dimension = static_cast<std::size_t>(split - begin);
   run_parallel(e.parallel, (extent + chunk - 1) / chunk, [&](std::size_t task) {
     walk part = w;
     part.dimensions[dimension].extent = (std::min)(chunk, extent - task * chunk);
@@ -3491,6 +3565,8 @@ bool overlap(const operand<T>& in, const operand<U>& out) noexcept {
 
 template <class T, class U>
 void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
+  checked_size(where, std::span(in.shape).first(in.rank));
+  checked_size(where, std::span(out.shape).first(out.rank));
   require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
           ": input and output overlap");
   if (in.flat || out.flat) {
@@ -7747,26 +7823,14 @@ class double_operation {
   grid levels_;
 };
 
-/// Whether an operation may be split into tasks: they must not share a byte of the output.
-template <class Out>
-bool may_split(const operand<Out>& out) noexcept {
-  for (std::size_t i = 0; i + 1 < out.rank; ++i) {
-    if (out.shape[i] > 1 &&
-        out.strides[i] % static_cast<std::ptrdiff_t>(elements_per_unit<Out>) != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
 template <class Row, class T, class Out>
 void run_elementwise(const operand<T>& in, const operand<Out>& out, const parameter_view& p,
                      grid levels, const std::int32_t* bias, const execution& e) {
   using In = std::remove_const_t<T>;
   const auto run = [&](const auto& operation) {
     for_each_walk(in, out, p, [&](const walk& w, walk_offset start) {
-      run_walk(w, start, e, may_split(out), &std::remove_cvref_t<decltype(operation)>::is_direct,
-               operation);
+      run_walk(w, start, e, elements_per_unit<Out>,
+               &std::remove_cvref_t<decltype(operation)>::is_direct, operation);
     });
   };
   if constexpr (std::same_as<In, double>) {
@@ -8425,42 +8489,6 @@ class leased_memory {
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_BASE_ALIGNED_HPP
-// ---- detent/base/checked_size.hpp ----
-// Products of sizes that cannot wrap.
-#ifndef DETENT_BASE_CHECKED_SIZE_HPP
-#define DETENT_BASE_CHECKED_SIZE_HPP
-
-#include <algorithm>
-#include <cstddef>
-#include <initializer_list>
-
-DETENT_NAMESPACE_BEGIN
-namespace detail {
-
-/// The largest number of elements that an argument may have: 2^48 on 64-bit machines, more than
-/// their address spaces hold. Sizes up to this may be rounded up to panels and multiplied by the
-/// size of an element without wrapping.
-inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U) + 1;
-
-/// The product of sizes that come from the caller. Throws invalid_argument, with `where` in front,
-/// if the sizes, each taken as at least 1, have a product above largest_size. (A size next to one
-/// of 0 must not wrap either where it is rounded up or divided by.)
-inline std::size_t checked_size(const char* where, std::initializer_list<std::size_t> sizes) {
-  std::size_t product = 1;
-  std::size_t left = largest_size;
-  for (const std::size_t size : sizes) {
-    require(size <= left, error_kind::invalid_argument, where, ": a size of ", size,
-            " beside the others makes more than ", largest_size, " elements");
-    left /= (std::max)(size, std::size_t{1});
-    product *= size;
-  }
-  return product;
-}
-
-}  // namespace detail
-DETENT_NAMESPACE_END
-
-#endif  // DETENT_BASE_CHECKED_SIZE_HPP
 // ---- detent/epilogue.hpp ----
 // epilogue_options: how integer products (gemm() and convolutions) turn exact sums into outputs,
 // and the preparation of the per-column arrays that kernels need for that.
@@ -16995,9 +17023,11 @@ class packed_weights {
       return {this, 1};
     }
     std::call_once(derived_->has_slices, [this] {
+      std::vector<packed_weights> made;  // all of them, or none: the memory may not suffice
       for (std::size_t k = 0; k < depth_; k += slice_depth) {
-        derived_->slices.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
+        made.push_back(slice(k, (std::min)(slice_depth, depth_ - k)));
       }
+      derived_->slices = std::move(made);
     });
     return derived_->slices;
   }
@@ -17394,7 +17424,8 @@ class column_terms {
     constexpr bool scaled = !std::same_as<T, std::int32_t>;
     const float scale = real_output<T> && !o.lhs_scales.empty() ? 1.0F : o.lhs_scale;
     const bool own_multipliers = scaled && !(real_output<T> && scale == 1.0F);
-    const bool own_bias = !o.bias.empty() && padded != columns;
+    // What is kept must not depend on the caller's memory.
+    const bool own_bias = !o.bias.empty() && (padded != columns || memory == terms_memory::owned);
     const std::size_t own =
         std::size_t{zero_point != 0} + std::size_t{own_multipliers} + std::size_t{own_bias};
     const std::size_t bytes = own * padded * sizeof(float);
@@ -20674,11 +20705,11 @@ struct window {
 
  private:
   /// Extent of the output in one direction; 0 if the kernel's reach is larger than the padded
-  /// input.
+  /// input, and for a stride of 0, which convolutions refuse.
   static std::size_t extent(std::size_t in, std::size_t kernel, std::size_t dilation,
                             std::size_t stride) noexcept {
     const std::size_t reach = dilation * (kernel - 1) + 1;
-    return in < reach ? 0 : (in - reach) / stride + 1;
+    return in < reach || stride == 0 ? 0 : (in - reach) / stride + 1;
   }
 };
 
@@ -21670,7 +21701,8 @@ class depthwise_reader {
         filter_(f),
         window_(w),
         order_(order),
-        blank_(w.in_width * f.in_channels, padding),
+        // A tap takes a pixel of it even if the image has none.
+        blank_((std::max)(w.in_width, std::size_t{1}) * f.in_channels, padding),
         out_height_(w.out_height(f)),
         out_width_(w.out_width(f)) {
     const std::size_t reach = w.dilation_width * (f.kernel_width - 1);
@@ -30195,6 +30227,7 @@ void require_shape_of_x(const tensor_view<T>& x, const tensor_view<U>& other, co
     require(x.shape[i] == other.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
             " is ", x.shape[i], " in x, ", other.shape[i], " in ", name);
   }
+  checked_size(where, std::span(x.shape).first(x.rank));
   require(x.size() == 0 || (x.data != nullptr && other.data != nullptr),
           error_kind::invalid_argument, where, ": null data with size ", x.size());
 }
@@ -34469,7 +34502,7 @@ void multiply_fused(matrix_view<const A> lhs, const std::array<const Weights*, N
 /// }
 /// @endcode
 ///
-/// Blocks have up to 48 rows, all of one tile or more, and as many columns as let them fill half of
+/// Blocks have up to 64 rows, all of one tile or more, and as many columns as let them fill half of
 /// the first-level cache (options.caches), 64 or more. The calls of f are concurrent if `parallel`
 /// is not empty. If f throws, the product throws, where the parallel_for carries exceptions, and
 /// other blocks may have been computed or not.
@@ -44989,6 +45022,7 @@ void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params
   detail::require_scale(out_params.scale, where);
   detail::require_zero_point(out_params.zero_point, levels, where);
   (detail::require_any_params(inputs.params, where), ...);
+  detail::checked_size(where, std::span(out.shape).first(out.rank));
   const auto require_view = [&](const auto& view, std::size_t size) {
     require(size == 0 || view.data != nullptr, error_kind::invalid_argument, where,
             ": null data with size ", size);

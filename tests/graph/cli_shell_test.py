@@ -354,7 +354,7 @@ class Shell(unittest.TestCase):
         self.fails(2, ["--calib-steps"], *self.ppq("--calib-steps", 7))
         self.fails(2, ["--calib-steps"], *self.ppq("--calib-steps", 513))
         self.fails(2, ["ppq", "--method"], *self.ppq("--method", "kl"))
-        self.fails(2, ["ppq", "--config"], *self.ppq("--config", "x.yaml"))
+        self.fails(1, ["x.yaml"], *self.ppq("--config", "x.yaml"))
         self.fails(2, ["--platform", "--pipeline ppq"], *self.quantize("--platform", "TRT_INT8"))
         self.fails(2, ["--pipeline"], *self.quantize("--pipeline", "other"))
         self.fails(2, ["--config"], *self.quantize("--pipeline", "neural-compressor"))

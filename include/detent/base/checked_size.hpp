@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <span>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
@@ -21,7 +22,7 @@ inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U
 /// The product of sizes that come from the caller. Throws invalid_argument, with `where` in front,
 /// if the sizes, each taken as at least 1, have a product above largest_size. (A size next to one
 /// of 0 must not wrap either where it is rounded up or divided by.)
-inline std::size_t checked_size(const char* where, std::initializer_list<std::size_t> sizes) {
+inline std::size_t checked_size(const char* where, std::span<const std::size_t> sizes) {
   std::size_t product = 1;
   std::size_t left = largest_size;
   for (const std::size_t size : sizes) {
@@ -31,6 +32,9 @@ inline std::size_t checked_size(const char* where, std::initializer_list<std::si
     product *= size;
   }
   return product;
+}
+inline std::size_t checked_size(const char* where, std::initializer_list<std::size_t> sizes) {
+  return checked_size(where, std::span<const std::size_t>(sizes.begin(), sizes.size()));
 }
 
 }  // namespace detail

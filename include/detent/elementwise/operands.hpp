@@ -21,6 +21,7 @@
 #include <span>
 #include <type_traits>
 
+#include <detent/base/checked_size.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/elementwise/walk.hpp>
 #include <detent/error.hpp>
@@ -194,6 +195,8 @@ bool overlap(const operand<T>& in, const operand<U>& out) noexcept {
 
 template <class T, class U>
 void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
+  checked_size(where, std::span(in.shape).first(in.rank));
+  checked_size(where, std::span(out.shape).first(out.rank));
   require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
           ": input and output overlap");
   if (in.flat || out.flat) {

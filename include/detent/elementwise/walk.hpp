@@ -131,12 +131,30 @@ void for_each_offset(const walk& w, std::size_t dimensions, walk_offset at, cons
   }
 }
 
-/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel
-/// if `may_split`. If is_direct(rows, columns) is false for the last two dimensions, the columns of
-/// the blocks are a dimension in which the input is dense, if there is one, so that neighbours in
-/// memory are read together.
+/// Whether all of the output that belongs to an index of one dimension lies before that of the next
+/// index.
+[[nodiscard]] inline bool is_outermost_in_output(const walk& w, std::size_t dimension) noexcept {
+  std::ptrdiff_t last = 0;  // the place of the last element of index 0
+  for (std::size_t i = 0; i < w.rank; ++i) {
+    const walk_dimension& d = w.dimensions[i];
+    if (d.out < 0) {
+      return false;
+    }
+    last += i == dimension ? 0 : static_cast<std::ptrdiff_t>(d.extent - 1) * d.out;
+  }
+  return last < w.dimensions[dimension].out;
+}
+
+/// Calls block(walk_block) for blocks that cover the walk from `start` on, in tasks of e.parallel.
+/// If is_direct(rows, columns) is false for the last two dimensions, the columns of the blocks are
+/// a dimension in which the input is dense, if there is one, so that neighbours in memory are read
+/// together.
+///
+/// `unit` elements of the output share a byte, which only one task may write. Hence, if they are
+/// several, tasks are ranges of the output that begin with a byte; where the layout has no such
+/// ranges, there is one task.
 template <class IsDirect, class Block>
-void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
+void run_walk(walk w, walk_offset start, const execution& e, std::size_t unit,
               const IsDirect& is_direct, const Block& block) {
   if (w.size() == 0) {
     return;
@@ -161,14 +179,20 @@ void run_walk(walk w, walk_offset start, const execution& e, bool may_split,
       block(walk_block{part.dimensions[outer], part.dimensions[outer + 1], here});
     });
   };
-  const auto split = std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
+  const auto split =
+      unit > 1
+          ? std::max_element(begin, end, [](const auto& a, const auto& b) { return a.out < b.out; })
+          : std::find_if(begin, end, [](const walk_dimension& d) { return d.extent > 1; });
   const std::size_t extent = split == end ? 1 : split->extent;
-  const std::size_t chunk = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
-  if (!e.parallel || !may_split || chunk >= extent) {
+  const std::size_t least = (std::max)(std::size_t{1}, task_size / (w.size() / extent));
+  const std::size_t chunk = (least + unit - 1) / unit * unit;  // a whole number of bytes
+  const auto dimension = static_cast<std::size_t>(split - begin);
+  const bool may_split = unit == 1 || (start.out % static_cast<std::ptrdiff_t>(unit) == 0 &&
+                                       is_outermost_in_output(w, dimension));
+  if (!e.parallel || chunk >= extent || !may_split) {
     run(w, start);
     return;
   }
-  const auto dimension = static_cast<std::size_t>(split - begin);
   run_parallel(e.parallel, (extent + chunk - 1) / chunk, [&](std::size_t task) {
     walk part = w;
     part.dimensions[dimension].extent = (std::min)(chunk, extent - task * chunk);

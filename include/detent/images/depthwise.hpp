@@ -277,7 +277,8 @@ class depthwise_reader {
         filter_(f),
         window_(w),
         order_(order),
-        blank_(w.in_width * f.in_channels, padding),
+        // A tap takes a pixel of it even if the image has none.
+        blank_((std::max)(w.in_width, std::size_t{1}) * f.in_channels, padding),
         out_height_(w.out_height(f)),
         out_width_(w.out_width(f)) {
     const std::size_t reach = w.dilation_width * (f.kernel_width - 1);
