@@ -9,7 +9,7 @@ with 4 and 8 bits, by nearest rounding (rtn), by HQQ (hqq) and dynamically (dyna
 
     seconds     of the clock
     MB/s core   float weights for each second of the processor, user and system time together; and of the clock
-    peak MB     the largest resident memory, of which the bound is 2 x the largest tensor + 256 MB
+    peak MB     the largest resident memory, of which the bound is 2 x the largest tensor + 256 MiB
     bytes       what was written, and whether it went to external data
     check       ONNX Runtime ran the result for 4 rows; the reference is numpy's, with the weights that the codes stand for,
                 which in turn are near the float ones
