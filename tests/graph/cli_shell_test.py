@@ -365,8 +365,8 @@ class Shell(unittest.TestCase):
         self.fails(2, ["--error-method"], *self.ppq("--error-method", "mse"))
         for text, word in (("trt-json", "KIND=FILE"), ("trt-json=", "KIND=FILE"), ("trt=x", "ncnn-table")):
             self.fails(2, ["--export", word], *self.ppq("--export", text))
-        self.fails(2, ["twice"], *self.ppq("--export", f"trt-json={self.folder / 'out.onnx'}"))
-        self.fails(2, ["twice"], *self.ppq("--export", "trt-json=a", "--export", "ppl-json=a"))
+        self.fails(2, ["would overwrite"], *self.ppq("--export", f"trt-json={self.folder / 'out.onnx'}"))
+        self.fails(2, ["would overwrite"], *self.ppq("--export", "trt-json=a", "--export", "ppl-json=a"))
         setting = self.folder / "setting.json"
         for text, words, code in (('{"equalisation": true}', [":1", "'equalization'"], 2), ("[", [":1"], 2),
                                   ('{"extension": true}', ["extension"], 1),

@@ -516,7 +516,7 @@ TEST_CASE("DynamicQuantizeMatMul: zeros, stacks and errors") {
         {a, bytes<std::uint8_t>(r, {6, 4}), s});
   check(error_kind::bad_file, {"input 4", "3 values", "4"},
         {a, bytes<std::uint8_t>(r, {5, 4}), s, {}, floats({3}, {1.0F, 2.0F, 3.0F})});
-  check(error_kind::unsupported, {"3 weight scales", "4 columns"},
+  check(error_kind::unsupported, {"3 values for 4 columns", "4 columns"},
         {a, bytes<std::uint8_t>(r, {5, 4}), floats({3}, {1.0F, 2.0F, 3.0F})});
   check(error_kind::unsupported, {"weights of type float32"},
         {a, test::random_floats(r, {5, 4}, 0.0F, 1.0F), s});
