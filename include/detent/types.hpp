@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -205,6 +206,18 @@ struct tensor_view {
   /// Number of elements: the product of the extents, 1 for rank 0. The largest std::size_t if the
   /// product is above it, as that of extents that were written into `shape` may be.
   [[nodiscard]] constexpr std::size_t size() const noexcept {
+    std::size_t product = 1;
+    // The product is below 2^bits: as a rule it fits, and nothing has to be divided.
+    int bits = 0;
+    for (std::size_t i = 0; i < rank; ++i) {
+      product *= shape[i];
+      bits += static_cast<int>(std::bit_width(shape[i]));
+    }
+    return bits <= std::numeric_limits<std::size_t>::digits ? product : size_of_large();
+  }
+
+ private:
+  [[nodiscard]] constexpr std::size_t size_of_large() const noexcept {
     constexpr auto most = static_cast<std::size_t>(-1);
     const auto last = shape.begin() + static_cast<std::ptrdiff_t>(rank);
     if (std::find(shape.begin(), last, std::size_t{0}) != last) {

@@ -457,6 +457,7 @@ DETENT_NAMESPACE_END
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -850,6 +851,18 @@ struct tensor_view {
   /// Number of elements: the product of the extents, 1 for rank 0. The largest std::size_t if the
   /// product is above it, as that of extents that were written into `shape` may be.
   [[nodiscard]] constexpr std::size_t size() const noexcept {
+    std::size_t product = 1;
+    // The product is below 2^bits: as a rule it fits, and nothing has to be divided.
+    int bits = 0;
+    for (std::size_t i = 0; i < rank; ++i) {
+      product *= shape[i];
+      bits += static_cast<int>(std::bit_width(shape[i]));
+    }
+    return bits <= std::numeric_limits<std::size_t>::digits ? product : size_of_large();
+  }
+
+ private:
+  [[nodiscard]] constexpr std::size_t size_of_large() const noexcept {
     constexpr auto most = static_cast<std::size_t>(-1);
     const auto last = shape.begin() + static_cast<std::ptrdiff_t>(rank);
     if (std::find(shape.begin(), last, std::size_t{0}) != last) {
@@ -2424,6 +2437,7 @@ DETENT_NAMESPACE_END
 #define DETENT_BASE_CHECKED_SIZE_HPP
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <initializer_list>
 #include <span>
@@ -2441,6 +2455,16 @@ inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U
 /// of 0 must not wrap either where it is rounded up or divided by.)
 inline std::size_t checked_size(const char* where, std::span<const std::size_t> sizes) {
   std::size_t product = 1;
+  // The product is below 2^bits: as a rule it fits, and nothing has to be divided.
+  int bits = 0;
+  for (const std::size_t size : sizes) {
+    product *= size;
+    bits += static_cast<int>(std::bit_width((std::max)(size, std::size_t{1})));
+  }
+  if (bits < static_cast<int>(std::bit_width(largest_size))) {
+    return product;
+  }
+  product = 1;
   std::size_t left = largest_size;
   for (const std::size_t size : sizes) {
     require(size <= left, error_kind::invalid_argument, where, ": a size of ", size,

@@ -4,6 +4,7 @@
 #define DETENT_BASE_CHECKED_SIZE_HPP
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <initializer_list>
 #include <span>
@@ -24,6 +25,16 @@ inline constexpr std::size_t largest_size = (static_cast<std::size_t>(-1) >> 16U
 /// of 0 must not wrap either where it is rounded up or divided by.)
 inline std::size_t checked_size(const char* where, std::span<const std::size_t> sizes) {
   std::size_t product = 1;
+  // The product is below 2^bits: as a rule it fits, and nothing has to be divided.
+  int bits = 0;
+  for (const std::size_t size : sizes) {
+    product *= size;
+    bits += static_cast<int>(std::bit_width((std::max)(size, std::size_t{1})));
+  }
+  if (bits < static_cast<int>(std::bit_width(largest_size))) {
+    return product;
+  }
+  product = 1;
   std::size_t left = largest_size;
   for (const std::size_t size : sizes) {
     require(size <= left, error_kind::invalid_argument, where, ": a size of ", size,
