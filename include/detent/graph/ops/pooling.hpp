@@ -99,7 +99,7 @@ class pool_windows {
       const place& line = places_[1][y];
       const place& column = places_[2][x];
       taps.clear();
-      // An image without pixels may have other axes as long as it likes.
+      // Of an image without pixels, one axis is empty and the others may be of any length.
       const bool any = line.first < line.last && column.first < column.last;
       for (std::int64_t iz = plane.first; any && iz < plane.last; iz += dilation_[0]) {
         for (std::int64_t iy = line.first; iy < line.last; iy += dilation_[1]) {

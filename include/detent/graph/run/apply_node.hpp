@@ -110,7 +110,7 @@ inline std::vector<element_type> widen_inputs(std::vector<tensor>& inputs,
     return at < given.size() ? given[at] : element_type::undefined;
   };
   if (n.is("LayerNormalization") && i > 0) {
-    return element_type::f32;  // what stash_type says, which is 1
+    return element_type::f32;  // means and deviations have the type of stash_type, 1 by default
   }
   if (n.is("BatchNormalization") && i > 0) {
     return type_of_input(i + 2);  // running means and variances
@@ -119,7 +119,7 @@ inline std::vector<element_type> widen_inputs(std::vector<tensor>& inputs,
     return type_of_input(1);  // the scale
   }
   if (n.is("OneHot") || (n.is("Attention") && i == 2)) {
-    return type_of_input(2);  // the two values; the value, of which present_value is a part
+    return type_of_input(2);  // `values` of OneHot; V of Attention, which present_value continues
   }
   const auto first = std::find_if(given.begin(), given.end(), [](element_type t) {
     return t == element_type::f32 || t == element_type::f64 || t == element_type::f16 ||
