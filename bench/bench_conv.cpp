@@ -155,13 +155,14 @@ void convolve(benchmark::State& state, const layer& l, detent::activation_layout
 }
 
 #if DETENT_BENCH_ONEDNN
-void convolve_onednn(benchmark::State& state, const layer& l) {
+/// oneDNN's convolution, with the target's instructions at most.
+void convolve_onednn(benchmark::State& state, const layer& l, detent::target target) {
   operands o(l);
   detent_bench::onednn_convolution peer(l.filters(), l.window(), o.input.data(), o.weights.data(),
                                         o.bias, o.scales, in_zero_point, out_zero_point,
                                         o.output.data());
-  measure(state, l, o, detent::activation_layout::nhwc,
-          detent_bench::integer_peak_gops(detent::best_target()), [&] { peer.run(); });
+  measure(state, l, o, detent::activation_layout::nhwc, detent_bench::integer_peak_gops(target),
+          [&] { peer.run(); });
 }
 #endif
 
@@ -183,8 +184,15 @@ int main(int argc, char** argv) {
       }
     }
 #if DETENT_BENCH_ONEDNN
-    benchmark::RegisterBenchmark((std::string("conv_u8s8_u8/") + l.name + "/onednn").c_str(),
-                                 [&l](benchmark::State& s) { convolve_onednn(s, l); });
+    const detent::target beside = detent_bench::target_beside_onednn();
+    const std::string suffix = std::string("/") + detent::name(beside) + "/" + l.name;
+    benchmark::RegisterBenchmark(("beside_onednn/detent" + suffix).c_str(),
+                                 [&l, beside](benchmark::State& s) {
+                                   convolve(s, l, detent::activation_layout::nhwc, beside);
+                                 });
+    benchmark::RegisterBenchmark(
+        ("beside_onednn/onednn" + suffix).c_str(),
+        [&l, beside](benchmark::State& s) { convolve_onednn(s, l, beside); });
 #endif
   }
   benchmark::Initialize(&argc, argv);

@@ -144,7 +144,7 @@ void prepared(benchmark::State& state, detent::target target) {
 }
 
 #if DETENT_BENCH_ONEDNN
-/// oneDNN's product. Its share is that of the target's peak, whatever instructions oneDNN uses.
+/// oneDNN's product, with the target's instructions at most.
 template <class A, class T>
 void onednn_gemm(benchmark::State& state, detent::target target) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
@@ -291,10 +291,7 @@ int main(int argc, char** argv) {
   }
 #if DETENT_BENCH_ONEDNN
   // detent and oneDNN one after the other, with shares of the same peak.
-  const std::vector<detent::target> targets = detent::available_targets();
-  const bool has_vnni =
-      std::find(targets.begin(), targets.end(), detent::target::avx512_vnni) != targets.end();
-  const detent::target beside = has_vnni ? detent::target::avx512_vnni : detent::best_target();
+  const detent::target beside = detent_bench::target_beside_onednn();
   for (const kernel& k :
        {kernel{"beside_onednn/s32/detent", gemm<std::uint8_t, std::int32_t>},
         kernel{"beside_onednn/s32/onednn", onednn_gemm<std::uint8_t, std::int32_t>},

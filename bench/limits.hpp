@@ -16,6 +16,7 @@
 #endif
 
 #include <detent/detent.hpp>
+#include <detent/kernels/amx.hpp>
 
 namespace detent_bench {
 

@@ -7,6 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -14,9 +17,49 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <detent/dispatch.hpp>
 #include <detent/window.hpp>
 
 namespace detent_bench {
+
+/// The target that is compared with oneDNN: DETENT_BENCH_TARGET in the environment names it;
+/// without it, it is the best one. oneDNN is kept to the instructions of this target, which it
+/// allows only before its first primitive: so there is one such target in a process.
+inline detent::target target_beside_onednn() {
+  const auto choose = [] {
+    const char* const given = std::getenv("DETENT_BENCH_TARGET");
+    const std::string wanted = given != nullptr ? given : detent::name(detent::best_target());
+    for (const detent::target t : detent::available_targets()) {
+      if (wanted == detent::name(t)) {
+        return t;
+      }
+    }
+    throw std::runtime_error("DETENT_BENCH_TARGET: this processor has no target " + wanted);
+  };
+  static const detent::target chosen = choose();
+  static const bool is_limited = [] {
+    using dnnl::cpu_isa;
+    switch (chosen) {
+      case detent::target::portable:
+        return dnnl::set_max_cpu_isa(cpu_isa::sse41) == dnnl::status::success;
+      case detent::target::avx2:
+        return dnnl::set_max_cpu_isa(cpu_isa::avx2) == dnnl::status::success;
+      case detent::target::avx_vnni:
+        return dnnl::set_max_cpu_isa(cpu_isa::avx2_vnni) == dnnl::status::success;
+      case detent::target::avx512:
+        return dnnl::set_max_cpu_isa(cpu_isa::avx512_core) == dnnl::status::success;
+      case detent::target::avx512_vnni:
+        return dnnl::set_max_cpu_isa(cpu_isa::avx512_core_vnni) == dnnl::status::success;
+      case detent::target::amx_int8:
+        return true;  // whatever oneDNN finds
+    }
+    return false;
+  }();
+  if (!is_limited) {
+    throw std::runtime_error("oneDNN cannot be kept to the instructions of a target");
+  }
+  return chosen;
+}
 
 /// The elements that share a scale: all of the matrix, those of a row, or those of a column.
 enum class onednn_scale { tensor, row, column };

@@ -10,13 +10,15 @@ The benchmark programs in DIR/bench (build/release) measure everything --rounds 
 disturbs the machine for a while meets both sides of a row. A cell shows the median of the rounds and, in brackets, the
 best one. A ratio is that of the medians: above 1, detent is faster. The peer oneDNN is that of the system when the
 benchmarks are built (Debian's libdnnl-dev); --onednn newest gets the newest one of Debian's mirror and builds what it
-needs. --svg draws the medians as bars. --target leaves out the rows of other targets,
---only those whose name does not hold TEXT.
+needs. --svg draws the medians as bars. --target leaves out the rows of other targets, and keeps oneDNN to the
+instructions of this one; without it, the processor's best target is beside oneDNN. --only leaves out the rows whose
+name does not hold TEXT.
 
 Tables of whole models and of accuracy have programs of their own, which --list names."""
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -68,9 +70,9 @@ TABLES = {
     "dynamic": Table("Products whose left side is quantized in the call", "bench_gemm",
                      rf"dynamic_linear/(?P<column>\w+)/{SHAPE}",
                      "f32 x s8 -> f32, {m} x {n} x {k}", "best_share_of_peak", PEAK),
-    "convolutions": Table("Convolutions with AVX-512 VNNI beside oneDNN", "bench_conv",
-                          r"conv_u8s8_u8/(?P<shape>\w+)/(?P<column>avx512_vnni|onednn)",
-                          "{shape}", "best_share_of_peak", PEAK, ("avx512_vnni", "onednn")),
+    "convolutions": Table("Convolutions beside oneDNN", "bench_conv",
+                          r"beside_onednn/(?P<column>detent|onednn)/(?P<target>\w+)/(?P<shape>\w+)",
+                          "{shape}", "best_share_of_peak", PEAK, ("detent", "onednn")),
     "fused": Table("Functors on blocks of results", "bench_fused", rf"fused/{SHAPE}", "{m} x {n} x {k}", "",
                    "time beside the built-in requantization; time of separate passes / fused time",
                    ("quantize_vs_built_in", "squared_relu_gain", "gelu_gain")),
@@ -133,10 +135,11 @@ def extended(pattern):
 
 def run(command, table, options):
     """Runs the program: (groups of the pattern, value of the counter) for each benchmark and round."""
+    environment = {**os.environ, **({"DETENT_BENCH_TARGET": options.target} if options.target else {})}
     done = subprocess.run([*command, f"--benchmark_filter=^{extended(table.pattern)}(/min_time:[0-9.]+)?$",
                            f"--benchmark_min_time={options.seconds}", f"--benchmark_repetitions={options.rounds}",
                            "--benchmark_enable_random_interleaving=true", "--benchmark_format=json"],
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, env=environment)
     if done.returncode != 0 or not done.stdout:
         sys.exit(f"tables.py: {command[-1]}: {done.stderr.strip() or 'no output'}")
     cells = []
