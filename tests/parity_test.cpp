@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -613,6 +614,194 @@ TEST_CASE("parity observers: counters of a loaded state stop at their end") {
   for_each_observer([&](const auto& observer, const char* where) {
     check(observer, where, {std::numeric_limits<float>::quiet_NaN()});
   });
+}
+
+TEST_CASE("parity observers: more values than a histogram counts are refused") {
+  // Of a loaded state, one bin of which holds 2^48 - 1 values: one more fits, and then none.
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  const auto most = (std::uint64_t{1} << 48) - 1;
+  const auto state_of = [&](const auto& observer, std::uint64_t count) {
+    // What has seen one value is written, and the 1 of all counts becomes `count`.
+    detent::detail::byte_writer out(format);
+    observer.write(out);
+    std::vector<std::byte> content = std::move(out).finish();
+    content.erase(content.begin(), content.begin() + 24);
+    content.resize(content.size() - 8);
+    const auto bytes_of = [&](std::uint64_t n) {
+      detent::detail::byte_writer w(format);
+      w.put(n);
+      const std::vector<std::byte> all = std::move(w).finish();
+      return std::vector<std::byte>(all.begin() + 24, all.end() - 8);
+    };
+    // The last 1 in 64 bits is that of the only bin that is not empty, the one before it that of
+    // the values seen.
+    const std::vector<std::byte> was = bytes_of(1);
+    const std::vector<std::byte> is = bytes_of(count);
+    const auto counted = std::find_end(content.begin(), content.end(), was.begin(), was.end());
+    const auto seen = std::find_end(content.begin(), counted, was.begin(), was.end());
+    REQUIRE(counted != content.end());
+    REQUIRE(seen != counted);
+    std::copy(is.begin(), is.end(), counted);
+    std::copy(is.begin(), is.end(), seen);
+    detent::detail::byte_writer changed(format);
+    changed.put_array(std::span<const std::byte>(content));
+    return std::move(changed).finish();
+  };
+  const auto check = [&](auto observer, const char* where) {
+    INFO(std::string(where));
+    const std::vector<float> one = {1.0F};
+    observer.observe(one);
+    if (observer.phases() == 2) {
+      observer.begin_phase(1);
+      observer.observe(one);
+    }
+    const auto load = [&](std::uint64_t count) {
+      const std::vector<std::byte> state = state_of(observer, count);
+      detent::detail::byte_reader in(state, format, "test");
+      auto loaded = observer;
+      loaded.read(in);
+      in.require_end();
+      return loaded;
+    };
+    check_error(error_kind::bad_file, {where, "more than 2^48 values"},
+                [&] { static_cast<void>(load(most + 2)); });
+    check_error(error_kind::bad_file, {where, "more than 2^48 values"},
+                [&] { static_cast<void>(load(std::numeric_limits<std::uint64_t>::max())); });
+    auto full = load(most);
+    auto twice = full;
+    check_error(error_kind::overflow, {where, "more than 2^48 values"}, [&] { twice.merge(full); });
+    CHECK((twice == full));
+    full.observe(one);
+    const auto before = full;
+    check_error(error_kind::overflow, {where, "more than 2^48 values"}, [&] { full.observe(one); });
+    CHECK((full == before));
+    CHECK(full.range().upper > 0.0F);
+  };
+  check(detent::ort::entropy_observer(), "ort::entropy_observer");
+  check(detent::ort::percentile_observer({.num_bins = 4}), "ort::percentile_observer");
+  check(detent::ort::percentile_observer({.symmetric = false}), "ort::percentile_observer");
+  check(detent::inc::kl_observer(), "inc::kl_observer");
+  check(detent::inc::percentile_observer(), "inc::percentile_observer");
+  check(detent::ppq::kl_observer(), "ppq::kl_observer");
+  check(detent::ppq::mse_observer(), "ppq::mse_observer");
+}
+
+TEST_CASE("parity observers: searches that would take hours are refused") {
+  const auto invalid = error_kind::invalid_argument;
+  const auto bad = error_kind::bad_file;
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  // Options are refused when an observer is made, and in the beginning of a saved state.
+  const auto read = [&](auto observer, const auto& write) {
+    detent::detail::byte_writer out(format);
+    write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    observer.read(in);
+  };
+  const auto options = [](std::initializer_list<std::uint64_t> sizes) {
+    return [sizes = std::vector<std::uint64_t>(sizes)](detent::detail::byte_writer& out) {
+      for (const std::uint64_t size : sizes) {
+        out.put(size);
+      }
+      for (int i = 0; i < 64; ++i) {
+        out.put(std::uint8_t{0});
+      }
+    };
+  };
+  const std::uint64_t k = 1024;
+
+  check_error(invalid, {"torch::histogram_observer", "65537 bins"},
+              [] { torch::histogram_observer({.bins = 65537}); });
+  check_error(bad, {"65537", "65536"}, [&] {
+    read(torch::histogram_observer(), options({65537, 16}));
+  });
+
+  const quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  check_error(invalid, {"ppq::mse_observer", "20736 bins", "too long"},
+              [&] { detent::ppq::mse_observer({.scheme = u8, .bins = 20736}); });
+  check_error(invalid, {"ppq::mse_observer", "16384 bins"}, [] {
+    detent::ppq::mse_observer({.scheme = {{0, 15}, false}, .bins = 16384});
+  });
+  const auto mse = [](detent::detail::byte_writer& out) {
+    detent::detail::put_scheme(out, {{0, 1}, false});
+    out.put(std::uint64_t{65536});
+    out.put(std::uint8_t{0});
+  };
+  check_error(bad, {"ppq::mse_observer", "65536 bins", "too long"},
+              [&] { read(detent::ppq::mse_observer(), mse); });
+
+  check_error(invalid, {"ppq::kl_observer", "4194304 bins", "too long"},
+              [] { detent::ppq::kl_observer({.bins = std::size_t{1} << 22}); });
+  const auto kl = [](detent::detail::byte_writer& out) {
+    detent::detail::put_scheme(out, {{0, 1}, true});
+    out.put(std::uint64_t{131072});
+    out.put(std::uint8_t{0});
+  };
+  check_error(bad, {"ppq::kl_observer", "131072 bins", "too long"},
+              [&] { read(detent::ppq::kl_observer(), kl); });
+
+  check_error(invalid, {"ort::entropy_observer", "131073 bins", "131072"},
+              [] { detent::ort::entropy_observer({.num_bins = 131073}); });
+  check_error(invalid, {"inc::kl_observer", "8193"}, [] {
+    detent::inc::kl_observer(
+        {.num_bins = 8193, .num_quantized_bins = 8193, .behaviour = detent::parity::fixed});
+  });
+  check_error(bad, {"131073", "131072"}, [&] {
+    read(detent::ort::entropy_observer(), options({128 * k + 1, 128}));
+  });
+  // Histograms that grow, too. Those of percentiles may have more bins.
+  const auto grows = [](auto observer, const char* where) {
+    observer.observe(std::vector<float>{1.0F, -1.0F});
+    const auto before = observer;
+    check_error(error_kind::unsupported, {where, "would grow to", "more than 131072"},
+                [&] { observer.observe(std::vector<float>{2000.0F}); });
+    check_error(error_kind::unsupported, {where, "would grow to"},
+                [&] { observer.follow(detent::batch_extent::of(std::vector<float>{2000.0F})); });
+    CHECK((observer == before));
+  };
+  grows(detent::ort::entropy_observer(), "ort::entropy_observer");
+  grows(detent::inc::kl_observer(), "inc::kl_observer");
+  detent::inc::percentile_observer percentile;
+  percentile.observe(std::vector<float>{1.0F, -1.0F});
+  percentile.observe(std::vector<float>{2000.0F});
+  CHECK(percentile.range().upper > 1000.0F);
+
+  // What may be asked for, up to the limit.
+  torch::histogram_observer({.bins = 65536});
+  detent::ppq::mse_observer({.scheme = u8, .bins = 20000});
+  detent::ppq::mse_observer({.scheme = {{0, 1}, false}, .bins = 4096});
+  detent::ppq::mse_observer({.bins = 65536});
+  detent::ppq::mse_observer(
+      {.scheme = {{0, 1}, true}, .bins = 65536, .behaviour = detent::parity::fixed});
+  detent::ppq::kl_observer({.bins = 741376});
+  detent::ort::entropy_observer({.num_bins = 131072, .num_quantized_bins = 131072});
+}
+
+TEST_CASE("torch: counts that are more than any number of values are refused") {
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  const auto load = [&](float count) {
+    detent::detail::byte_writer out(format);
+    out.put(std::uint64_t{2});
+    out.put(std::uint64_t{1});
+    out.put(std::uint32_t{8});
+    detent::min_max_observer seen;
+    seen.observe(std::vector<float>{0.0F, 1.0F});
+    seen.write(out);
+    detent::detail::put_range(out, {0.0F, 1.0F});
+    detent::detail::put_list(out, std::vector<float>{1.0F, count});
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    torch::histogram_observer observer;
+    observer.read(in);
+    in.require_end();
+    return observer;
+  };
+  check_error(error_kind::bad_file, {"torch::histogram_observer", "a count is too large"},
+              [&] { static_cast<void>(load(3e38F)); });
+  // Sums of what is loaded can be saved and loaded again.
+  torch::histogram_observer sum = load(0x1p63F);
+  sum.append(sum);
+  CHECK((saved_and_loaded(sum, torch::histogram_observer()) == sum));
 }
 
 TEST_CASE("parity observers: an average that overflows a float is refused") {

@@ -14,6 +14,7 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/base/byte_format.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -31,6 +32,7 @@
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/runtimes/integer_regions.hpp>
 
 #include "calibration_samples.hpp"
@@ -334,6 +336,31 @@ TEST_CASE("inconsistent: sums of channels that are not those of the layer") {
     two.add(floats({1, 3}, {1, 2, 3}));
   });
   check_graph_error(error_kind::shape_mismatch, {"no channels"}, [&] { two.add(floats({}, {1})); });
+  // Counts of saved sums do not wrap when they are merged.
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  const auto loaded = [&](std::uint64_t count) {
+    detent::detail::byte_writer out(format);
+    out.put(std::uint8_t{0});  // no images
+    out.put(std::uint8_t{1});  // finite
+    out.put(count);
+    detent::detail::put_list(out, std::vector<std::int64_t>{1, 2});
+    out.put(std::uint64_t{2});
+    for (std::size_t i = 0; i < 2 * 6 + 11; ++i) {
+      out.put(std::uint64_t{0});
+    }
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    graph::detail::channel_sums sums(false);
+    sums.read(in);
+    in.require_end();
+    return sums;
+  };
+  const std::uint64_t most = std::uint64_t{1} << 60;
+  graph::detail::channel_sums full = loaded(most);
+  check_graph_error(error_kind::overflow, {"sums of channels", "2^60"}, [&] { full.merge(two); });
+  CHECK(full.means() == std::vector<double>{0.0, 0.0});
+  check_graph_error(error_kind::bad_file, {"size", "1152921504606846978"},
+                    [&] { static_cast<void>(loaded(most + 2)); });
   graph::detail::channel_sums image(true);
   check_graph_error(error_kind::shape_mismatch, {"no channels"}, [&] {
     image.add(floats({3}, {1, 2, 3}));

@@ -121,12 +121,14 @@ class channel_sums {
     count_ += values.size();
   }
   /// Afterwards this object has also seen everything that `other` has seen. Throws shape_mismatch
-  /// if that has another number of channels.
+  /// if that has another number of channels, overflow if more than 2^60 elements were seen.
   void merge(const channel_sums& other) {
     if (other.count_ == 0) {
       return;
     }
     require_channels(other.sums_.size());
+    require(other.count_ <= largest_count - count_, error_kind::overflow,
+            "sums of channels: more than 2^60 elements");
     note_shape(other.dims_);
     sums_.resize(other.sums_.size());
     for (std::size_t c = 0; c < sums_.size(); ++c) {
@@ -199,7 +201,7 @@ class channel_sums {
     channel_sums next;
     next.is_image_ = detent::detail::get_choice(in, true, where);
     next.is_finite_ = detent::detail::get_choice(in, true, where);
-    next.count_ = in.get<std::uint64_t>();
+    next.count_ = in.get_size(largest_count);
     next.dims_ = detent::detail::get_list<std::int64_t>(in, max_rank);
     const std::size_t channels = in.get_size(in.rest() / (8 * sum_limbs));
     const std::size_t axis = next.is_image_ ? 1 : next.dims_.size() - 1;
@@ -223,6 +225,8 @@ class channel_sums {
 
  private:
   static constexpr std::size_t lanes = 8;
+  // What a saved state may say that was seen. Samples that are observed do not come near it.
+  static constexpr std::uint64_t largest_count = std::uint64_t{1} << 60;
   // Sums of floats are multiples of 2^-149, those of their squares of 2^-298. A value has less than
   // 2^40 elements.
   static constexpr std::size_t sum_limbs = 6;

@@ -50,8 +50,8 @@ struct kl_options {
 /// observed or followed the same batches.
 class kl_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
-  /// would begin with more than 2^22 bins.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^17, or if parity::fixed
+  /// would begin with more than 2^17 bins.
   explicit kl_observer(kl_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
@@ -64,15 +64,17 @@ class kl_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^17 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
   /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
-  /// grow beyond 2^22 bins.
+  /// grow beyond 2^17 bins.
   void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const kl_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");
@@ -103,8 +105,8 @@ class kl_observer {
   /// impossible state.
   void read(detail::byte_reader& in) {
     kl_options options;
-    options.num_bins = in.get_size(detail::largest_histogram);
-    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.num_bins = in.get_size(detail::largest_entropy_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_entropy_histogram);
     options.behaviour = detail::get_choice(in, parity::fixed, where);
     static_cast<void>(
         detail::entropy_histogram::first_bins(options.num_bins, options.num_quantized_bins,
@@ -150,8 +152,9 @@ class percentile_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) {
     min_max_observer seen = seen_;
     const min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -165,7 +168,8 @@ class percentile_observer {
   /// grow beyond 2^22 bins.
   void follow(const batch_extent& batch) { histogram_.add({}, batch.range, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const percentile_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");

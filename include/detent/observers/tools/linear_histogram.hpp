@@ -14,9 +14,10 @@
 #include <vector>
 
 #include <detent/base/byte_format.hpp>
-#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/observers/batch_extent.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/numpy_arithmetic.hpp>
@@ -30,10 +31,13 @@ namespace detail {
 /// The largest number of bins. A histogram that would grow further, because of one huge value in a
 /// late batch, is refused.
 inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
+/// The same for histograms that entropy_search searches: half the bins are candidates of half the
+/// bins on average, 2^32 in all (largest_search).
+inline constexpr std::size_t largest_entropy_histogram = std::size_t{1} << 17;
 
-inline void require_bins(float bins, const char* where) {
-  require(bins <= static_cast<float>(largest_histogram), error_kind::unsupported, where,
-          ": the histogram would grow to ", bins, " bins, more than ", largest_histogram,
+inline void require_bins(float bins, std::size_t largest, const char* where) {
+  require(bins <= static_cast<float>(largest), error_kind::unsupported, where,
+          ": the histogram would grow to ", bins, " bins, more than ", largest,
           "; the largest value of the first batch is too small for those that followed");
 }
 
@@ -41,10 +45,14 @@ inline void require_bins(float bins, const char* where) {
 /// adds whole bins of (about) the same width at both ends; the old counts keep their place.
 class symmetric_histogram {
  public:
-  explicit symmetric_histogram(std::size_t bins) : first_bins_(bins) {}
+  /// It begins with `bins` bins and grows to at most `largest`.
+  explicit symmetric_histogram(std::size_t bins, std::size_t largest = largest_histogram)
+      : first_bins_(bins), largest_(largest) {}
 
-  /// Counts the values of a batch, which is finite and not empty and whose range is `range`.
+  /// Counts the values of a batch, which is finite and not empty and whose range is `range`. Throws
+  /// unsupported if it would grow too far, overflow if it would count more than 2^48 values.
   void add(std::span<const float> x, value_range range, const char* where) {
+    require_room(counts_, x.size(), where);
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     const bool is_first = bins_.edges().empty();
     if (is_first || (magnitude > threshold_ && threshold_ == 0.0F)) {
@@ -58,12 +66,13 @@ class symmetric_histogram {
   }
 
   /// Adds the counts of another histogram, which has grown with the same batches. Throws
-  /// invalid_argument if it has other edges.
+  /// invalid_argument if it has other edges, overflow if it would count more than 2^48 values.
   void merge(const symmetric_histogram& other, const char* where) {
     require(threshold_ == other.threshold_ && counts_.size() == other.counts_.size() &&
                 is_empty() == other.is_empty(),
             error_kind::invalid_argument, where,
             ": merging a histogram that has grown with other batches");
+    require_room(counts_, total_of(other.counts_), where);
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       counts_[i] += other.counts_[i];
     }
@@ -90,11 +99,11 @@ class symmetric_histogram {
       return;
     }
     threshold_ = in.get<float>();
-    counts_ = get_list<std::uint64_t>(in, largest_histogram);
+    counts_ = get_list<std::uint64_t>(in, largest_);
     require_state(threshold_ >= 0.0F, where, "the threshold is negative");
     require_state(counts_.size() >= first_bins_ && (counts_.size() - first_bins_) % 2 == 0, where,
                   "it does not grow to so many bins");
-    require_state(are_within(counts_, most), where, "more was counted than was seen");
+    require_saved_counts(counts_, most, where);
     bins_ =
         numpy::uniform_bins(-threshold_, threshold_, counts_.size(), where, error_kind::bad_file);
   }
@@ -106,7 +115,7 @@ class symmetric_histogram {
     const std::size_t old_bins = counts_.size();
     const float width = 2.0F * threshold_ / static_cast<float>(old_bins);
     const float added = numpy::floor_divide(magnitude - threshold_, width) + 1.0F;
-    require_bins(static_cast<float>(old_bins) + 2.0F * added, where);
+    require_bins(static_cast<float>(old_bins) + 2.0F * added, largest_, where);
     const auto at_each_end = static_cast<std::size_t>(added);
     const float threshold = rounded_product(added, width) + threshold_;
     numpy::uniform_bins bins(-threshold, threshold, old_bins + 2 * at_each_end, where);
@@ -119,6 +128,7 @@ class symmetric_histogram {
   }
 
   std::size_t first_bins_;
+  std::size_t largest_;
   float threshold_ = 0.0F;
   numpy::uniform_bins bins_;
   std::vector<std::uint64_t> counts_;
@@ -128,10 +138,7 @@ class symmetric_histogram {
 /// double, added up in order.
 [[nodiscard]] inline std::vector<double> cumulative_shares(
     const std::vector<std::uint64_t>& counts) {
-  std::uint64_t total = 0;
-  for (const std::uint64_t count : counts) {
-    total += count;
-  }
+  const std::uint64_t total = total_of(counts);
   std::vector<double> shares(counts.size());
   double sum = 0.0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -201,11 +208,7 @@ class entropy_search {
   static constexpr float infinity = std::numeric_limits<float>::infinity();
 
   [[nodiscard]] std::uint64_t sum(std::size_t first, std::size_t last) const noexcept {
-    std::uint64_t total = 0;
-    for (std::size_t i = first; i < last; ++i) {
-      total += counts_[i];
-    }
-    return total;
+    return total_of(std::span(counts_).subspan(first, last - first));
   }
 
   [[nodiscard]] float divergence_of(std::size_t first, std::size_t last) {
@@ -267,31 +270,57 @@ class entropy_search {
   [[nodiscard]] float divergence() {
     const float p_sum = numpy::sum(smooth_p_);
     const float q_sum = numpy::sum(smooth_q_);
-    // Neighbours are often equal, empty bins above all, so that the last term is kept.
+    // Neighbours are often equal, empty bins above all, so that the last term is kept. All
+    // logarithms are taken together, by vectors.
+    logs_.clear();
+    for_runs(
+        [&](std::size_t i) { logs_.push_back(ratio(smooth_p_[i] / p_sum, smooth_q_[i] / q_sum)); },
+        [](std::size_t /*i*/) {});
+    active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
+    std::size_t next = 0;
+    float term = 0.0F;
+    for_runs(
+        [&](std::size_t i) {
+          term = term_of(smooth_p_[i] / p_sum, smooth_q_[i] / q_sum, logs_[next]);
+          ++next;
+        },
+        [&](std::size_t i) { smooth_p_[i] = term; });
+    return numpy::sum(smooth_p_);
+  }
+
+  /// Calls begin(i) for each bin whose P or Q differ from those of the bin before, and then each(i)
+  /// for every bin. A first bin of zeros begins nothing.
+  template <class Begin, class Each>
+  void for_runs(const Begin& begin, const Each& each) const {
     float p_before = 0.0F;
     float q_before = 0.0F;
-    float term = 0.0F;
     for (std::size_t i = 0; i < smooth_p_.size(); ++i) {
       if (smooth_p_[i] != p_before || smooth_q_[i] != q_before) {
         p_before = smooth_p_[i];
         q_before = smooth_q_[i];
-        term = term_of(p_before / p_sum, q_before / q_sum);
+        begin(i);
       }
-      smooth_p_[i] = term;
+      each(i);
     }
-    return numpy::sum(smooth_p_);
   }
 
-  /// p * log(p / q).
-  [[nodiscard]] float term_of(float p, float q) const {
+  /// p / q in the tool's arithmetic; 1 where term_of() takes no logarithm.
+  [[nodiscard]] double ratio(float p, float q) const noexcept {
+    if (!(p > 0.0F && q > 0.0F)) {
+      return 1.0;
+    }
+    return arithmetic_ == entropy_arithmetic::numpy
+               ? static_cast<double>(p / q)
+               : static_cast<double>(p) / static_cast<double>(q);
+  }
+  /// p * log(p / q), where `log` is the logarithm of ratio().
+  [[nodiscard]] float term_of(float p, float q, double log) const noexcept {
     if (!(p > 0.0F && q > 0.0F)) {
       return infinity;
     }
-    if (arithmetic_ == entropy_arithmetic::numpy) {
-      return rounded_product(p, static_cast<float>(portable_log(static_cast<double>(p / q))));
-    }
-    const auto wide = static_cast<double>(p);
-    return static_cast<float>(rounded_product(wide, portable_log(wide / static_cast<double>(q))));
+    return arithmetic_ == entropy_arithmetic::numpy
+               ? rounded_product(p, static_cast<float>(log))
+               : static_cast<float>(rounded_product(static_cast<double>(p), log));
   }
 
   const std::vector<std::uint64_t>& counts_;
@@ -303,6 +332,7 @@ class entropy_search {
   std::vector<double> q_;
   std::vector<float> smooth_p_;
   std::vector<float> smooth_q_;
+  std::vector<double> logs_;
 };
 
 /// The common part of both tools' entropy observers: a histogram and the search on it.
@@ -312,17 +342,19 @@ class entropy_histogram {
                     const char* where)
       : quantized_bins_(quantized_bins),
         behaviour_(behaviour),
-        histogram_(first_bins(bins, quantized_bins, behaviour, where)) {}
+        histogram_(first_bins(bins, quantized_bins, behaviour, where), largest_entropy_histogram) {}
 
   /// How many bins a histogram begins with. Throws an error of `kind` if the options are
   /// impossible.
   static std::size_t first_bins(std::size_t bins, std::size_t quantized_bins, parity behaviour,
                                 const char* where, error_kind kind = error_kind::invalid_argument) {
-    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram, kind, where,
-            ": ", bins, " bins for ", quantized_bins, " quantized ones");
+    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_entropy_histogram, kind,
+            where, ": ", bins, " bins for ", quantized_bins, " quantized ones; there are at most ",
+            largest_entropy_histogram);
     const std::size_t first =
         behaviour == parity::fixed ? std::max(bins, sufficient * quantized_bins) : bins;
-    require(first <= largest_histogram, kind, where, ": too many quantized bins, ", quantized_bins);
+    require(first <= largest_entropy_histogram, kind, where, ": too many quantized bins, ",
+            quantized_bins);
     return first;
   }
 

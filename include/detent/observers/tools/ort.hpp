@@ -244,8 +244,8 @@ struct entropy_options {
 /// observed or followed the same batches.
 class entropy_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
-  /// would begin with more than 2^22 bins.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^17, or if parity::fixed
+  /// would begin with more than 2^17 bins.
   explicit entropy_observer(entropy_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
@@ -258,15 +258,17 @@ class entropy_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^17 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
   /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
-  /// grow beyond 2^22 bins.
+  /// grow beyond 2^17 bins.
   void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const entropy_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");
@@ -298,8 +300,8 @@ class entropy_observer {
   /// impossible state.
   void read(detail::byte_reader& in) {
     entropy_options options;
-    options.num_bins = in.get_size(detail::largest_histogram);
-    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.num_bins = in.get_size(detail::largest_entropy_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_entropy_histogram);
     options.symmetric = detail::get_choice(in, true, where);
     options.behaviour = detail::get_choice(in, parity::fixed, where);
     static_cast<void>(
@@ -362,8 +364,9 @@ class percentile_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) {
     detent::min_max_observer seen = seen_;
     const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -388,12 +391,14 @@ class percentile_observer {
     }
   }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const percentile_observer& other) {
     require(options_ == other.options_ && magnitude_edges_ == other.magnitude_edges_,
             error_kind::invalid_argument, where,
             ": merging other options, or a histogram that has grown with other batches");
     histogram_.merge(other.histogram_, where);
+    detail::require_room(magnitude_counts_, detail::total_of(other.magnitude_counts_), where);
     for (std::size_t i = 0; i < magnitude_counts_.size(); ++i) {
       magnitude_counts_[i] += other.magnitude_counts_[i];
     }
@@ -474,11 +479,11 @@ class percentile_observer {
                               edges.size() > options_.num_bins &&
                               std::is_sorted(edges.begin(), edges.end()) && edges[0] < edges[1],
                           where, "the edges of the histogram");
-    detail::require_state(detail::are_within(magnitude_counts_, seen_.count()), where,
-                          "more was counted than was seen");
+    detail::require_saved_counts(magnitude_counts_, seen_.count(), where);
   }
 
   void observe_magnitudes(std::span<const float> x) {
+    detail::require_room(magnitude_counts_, x.size(), where);
     std::vector<float> magnitudes(x.size());
     std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
     const auto [least, largest] = std::minmax_element(magnitudes.begin(), magnitudes.end());
@@ -507,7 +512,8 @@ class percentile_observer {
       const float width = magnitude_edges_[1] - magnitude_edges_[0];
       const float first = magnitude_edges_.back() + width;
       const float end = largest + width;
-      detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width, where);
+      detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width,
+                           detail::largest_histogram, where);
       const std::vector<double> appended = detail::numpy::arange(first, end, width);
       edges.insert(edges.end(), appended.begin(), appended.end());
     }

@@ -3,8 +3,8 @@
 // Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
 // same scales as such a tool. Headers here may include observers/ and what that room may include.
 //
-// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, and
-// the order of phases.
+// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, the
+// order of phases, and limits of counts and searches.
 #ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
 #define DETENT_OBSERVERS_TOOLS_PARITY_HPP
 
@@ -16,6 +16,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/observers/min_max.hpp>
+#include <detent/observers/saved_state.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -37,6 +38,42 @@ inline void require_next_phase(std::size_t phase, std::size_t current, std::size
   require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
           ": phase ", phase, " of ", phases, " can't begin in phase ", current,
           observed ? "" : ", in which nothing was observed");
+}
+
+/// How many bins a search for a range may look at, all its candidates together. The searches of the
+/// tools take quadratic time in the number of bins, or more: options and histograms that would need
+/// more are refused, so that finalize() of a saved state ends within minutes, not days.
+inline constexpr std::uint64_t largest_search = std::uint64_t{1} << 32;
+
+/// Throws an error of `kind` if a search with so many candidates would look at too many bins.
+inline void require_search(std::uint64_t candidates, std::uint64_t bins, const char* where,
+                           error_kind kind = error_kind::invalid_argument) {
+  require(candidates <= largest_search / bins, kind, where, ": a search among ", candidates,
+          " candidates of up to ", bins, " bins takes too long; it may look at 2^32 bins in all");
+}
+
+/// How many values a histogram may count: as many as detent's own. Sums of counts then do not wrap.
+inline constexpr std::uint64_t largest_counted = std::uint64_t{1} << 48;
+
+/// The number of values in a histogram, which is at most largest_counted.
+[[nodiscard]] inline std::uint64_t total_of(std::span<const std::uint64_t> counts) noexcept {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) {
+    total += count;
+  }
+  return total;
+}
+/// Throws overflow if a histogram would count more than largest_counted values with `more` values.
+inline void require_room(std::span<const std::uint64_t> counts, std::uint64_t more,
+                         const char* where) {
+  require(more <= largest_counted - total_of(counts), error_kind::overflow, where,
+          ": more than 2^48 values");
+}
+/// Throws bad_file for counts of a saved state that are more than were seen, or than can be.
+inline void require_saved_counts(std::span<const std::uint64_t> counts, std::uint64_t seen,
+                                 const char* where) {
+  require_state(are_within(counts, seen), where, "more was counted than was seen");
+  require_state(are_within(counts, largest_counted), where, "more than 2^48 values were counted");
 }
 
 /// Adds a batch to `all`, and returns an observer that has seen this batch alone. Throws

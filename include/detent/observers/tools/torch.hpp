@@ -148,7 +148,7 @@ class moving_average_min_max_observer {
 
 /// Options of torch::histogram_observer.
 struct histogram_options {
-  std::size_t bins = 2048;  ///< number of bins, in 2..2^20
+  std::size_t bins = 2048;  ///< number of bins, in 2..2^16
   /// Parts that a bin is divided into when the range grows, in 1..1024.
   std::size_t upsample_rate = 16;
   unsigned bits = 8;  ///< bits of the type that is quantized to, in 1..16
@@ -176,11 +176,11 @@ struct histogram_options {
 /// If two errors differ in their last bits, or a middle falls on an edge, PyTorch may end a step
 /// sooner or later.
 ///
-/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has
-/// append() and follow(), but no merge().
+/// Time: O(bins) for each of at most `bins` steps; hence the limit of `bins`. Memory: O(bins). Not
+/// thread-safe; it has append() and follow(), but no merge().
 class histogram_observer {
  public:
-  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and 1 <= bits <=
+  /// Throws invalid_argument unless 2 <= bins <= 2^16, 0 < upsample_rate <= 2^10 and 1 <= bits <=
   /// 16.
   explicit histogram_observer(histogram_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
@@ -283,8 +283,10 @@ class histogram_observer {
       detail::require_state(next.counts_.size() == options.bins && counted.lower <= counted.upper &&
                                 std::isfinite(counted.upper - counted.lower),
                             where, "the range of the histogram");
-      detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
-                            where, "a count is negative");
+      const auto [least, most] = std::minmax_element(next.counts_.begin(), next.counts_.end());
+      detail::require_state(*least >= 0.0F, where, "a count is negative");
+      // More than any number of values. Sums of such counts stay finite, as saved counts must be.
+      detail::require_state(*most <= 0x1p64F, where, "a count is too large");
       next.has_range_ = true;
     }
     *this = std::move(next);
@@ -294,12 +296,12 @@ class histogram_observer {
 
  private:
   static constexpr const char* where = "torch::histogram_observer";
-  static constexpr std::size_t largest_bins = std::size_t{1} << 20;
+  static constexpr std::size_t largest_bins = std::size_t{1} << 16;  // 2^32 in all steps
   static constexpr std::size_t largest_upsample_rate = 1024;
 
   static void require_options(const histogram_options& options, error_kind kind) {
     require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ", options.bins,
-            " bins, not 2..2^20");
+            " bins, not 2..2^16");
     require(options.upsample_rate > 0 && options.upsample_rate <= largest_upsample_rate, kind,
             where, ": upsample rate ", options.upsample_rate, " is not in 1..1024");
     require(options.bits >= 1 && options.bits <= 16, kind, where, ": ", options.bits,
@@ -349,7 +351,7 @@ class histogram_observer {
     const std::vector<float> edges =
         detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
     for (std::size_t i = 0; i < parts; ++i) {
-      // One by one: there may be 2^30 parts.
+      // One by one: there may be 2^26 parts.
       const float begin = detail::pytorch::linspace_value(old.lower, old.upper, parts + 1, i);
       const float middle = begin + 0.5F * part;
       const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();

@@ -17,7 +17,9 @@
 #include <detent/base/byte_format.hpp>
 #include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/observers/saved_state.hpp>
 #include <detent/observers/tools/ppq/scheme.hpp>
 #include <detent/observers/tools/ppq/two_phase_histogram.hpp>
@@ -31,7 +33,8 @@ namespace ppq {
 struct kl_options {
   /// The scheme that finalize() will be called with; must be symmetric.
   quant_scheme scheme = default_scheme;
-  /// Bins of the histogram, a multiple of B (see kl_observer) up to 2^22.
+  /// Bins of the histogram, a multiple of B up to 2^22 and to the root of B * 2^32 (see
+  /// kl_observer): up to 741376 for 8 bits.
   std::size_t bins = 4096;
   bool power_of_two = false;  ///< whether scales are powers of two, PPQ's POWER_OF_2 policy
   friend bool operator==(const kl_options&, const kl_options&) = default;
@@ -60,13 +63,13 @@ struct kl_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe: use one
-/// per thread, then merge() after each phase.
+/// Time: O(bins^2 / B) for range() and finalize(), at most 2^32 bins. Memory: O(bins). Not
+/// thread-safe: use one per thread, then merge() after each phase.
 class kl_observer {
  public:
   /// Throws unsupported for an asymmetric scheme, which PPQ does not have; invalid_argument for a
   /// grid without zero and something positive or beyond 17 bits, or unless bins is a multiple of B
-  /// up to 2^22.
+  /// up to 2^22, and bins^2 / B is at most 2^32.
   explicit kl_observer(kl_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     require(options.scheme.symmetric, error_kind::unsupported, where,
@@ -148,6 +151,7 @@ class kl_observer {
     const std::size_t multiple = half_levels(options.scheme.levels);
     require(options.bins > 0 && options.bins <= largest_bins && options.bins % multiple == 0, kind,
             where, ": ", options.bins, " bins are not a multiple of ", multiple, " up to 2^22");
+    detail::require_search(options.bins / multiple, options.bins, where, kind);
   }
 
   [[nodiscard]] static std::size_t half_levels(grid levels) noexcept {
@@ -168,13 +172,14 @@ class kl_observer {
     const auto cleared = static_cast<std::size_t>(static_cast<double>(counts.size()) * 0.002);
     std::fill_n(counts.begin(), cleared, 0);
     counts[cleared] = 1;
+    const std::vector<double> logs = logs_of_shares(counts);
     std::size_t best = 0;
     double least = 0.0;
     for (std::size_t r = half_levels(); r <= counts.size(); r += half_levels()) {
       if (r <= cleared) {
         continue;
       }
-      const double divergence = divergence_of(counts, r);
+      const double divergence = divergence_of(counts, logs, r);
       if (best == 0 || divergence < least) {
         best = r;
         least = divergence;
@@ -183,9 +188,22 @@ class kl_observer {
     return best;
   }
 
+  /// log(P + 1e-30) of each count, where nothing is added to it.
+  [[nodiscard]] static std::vector<double> logs_of_shares(
+      const std::vector<std::uint64_t>& counts) {
+    const auto total = static_cast<float>(detail::total_of(counts));
+    std::vector<double> logs;
+    logs.reserve(counts.size());
+    for (const std::uint64_t count : counts) {
+      logs.push_back(static_cast<double>(static_cast<float>(count) / total) + little);
+    }
+    detail::active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    return logs;
+  }
+
+  /// `logs` is what logs_of_shares() returns.
   [[nodiscard]] double divergence_of(const std::vector<std::uint64_t>& counts,
-                                     std::size_t r) const {
-    constexpr double little = 1e-30;
+                                     const std::vector<double>& logs, std::size_t r) const {
     std::uint64_t kept = 0;
     for (std::size_t i = 0; i < r; ++i) {
       kept += counts[i];
@@ -205,6 +223,7 @@ class kl_observer {
       }
       const float share =
           nonzero == 0 ? 0.0F : static_cast<float>(group) / static_cast<float>(nonzero);
+      const double log_of_share = log_of(share / static_cast<float>(kept));
       for (std::size_t i = begin; i < begin + group_size; ++i) {
         // The share of what lies beyond r joins the last count.
         const std::uint64_t count = counts[i] + (i + 1 == r ? total - kept : 0);
@@ -212,14 +231,17 @@ class kl_observer {
           continue;  // P is zero, and so is the term
         }
         const float p = static_cast<float>(count) / static_cast<float>(total);
-        const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
-        const double log_p = detail::portable_log(static_cast<double>(p) + little);
-        const double log_q = detail::portable_log(static_cast<double>(q) + little);
+        const double log_p = count == counts[i] ? logs[i] : log_of(p);
+        const double log_q = counts[i] == 0 ? log_of(0.0F) : log_of_share;
         sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
       }
     }
     return sum;
   }
+  static double log_of(float share) noexcept {
+    return detail::portable_log(static_cast<double>(share) + little);
+  }
+  static constexpr double little = 1e-30;
   static constexpr double log_of_ten = 0x1.26bb1bbb55516p+1;
 
   kl_options options_;

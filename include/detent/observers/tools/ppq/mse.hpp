@@ -28,8 +28,9 @@ namespace ppq {
 
 /// Options of ppq::mse_observer.
 struct mse_options {
-  quant_scheme scheme = default_scheme;     ///< the scheme that finalize() will be called with
-  std::size_t bins = 2048;                  ///< number of bins of the histogram, in 1..2^16
+  quant_scheme scheme = default_scheme;  ///< the scheme that finalize() will be called with
+  /// Number of bins of the histogram, in 1..2^16; fewer for narrow grids (see mse_observer).
+  std::size_t bins = 2048;
   parity behaviour = parity::as_published;  ///< whether PPQ's bug is reproduced or repaired
   friend bool operator==(const mse_options&, const mse_options&) = default;
 };
@@ -60,12 +61,14 @@ struct mse_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe: use
-/// one per thread, then merge() after each phase.
+/// Time: O(C * bins) for range() and finalize(), where C is the greatest number of candidates: bins
+/// / L if symmetric, else (bins / 8) * (bins / L). C * bins is at most 2^32: for an asymmetric
+/// scheme of 8 bits, up to 20000 bins. Memory: O(bins). Not thread-safe: use one per thread, then
+/// merge() after each phase.
 class mse_observer {
  public:
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
-  /// unless 0 < bins <= 2^16.
+  /// unless 0 < bins <= 2^16 and C * bins <= 2^32.
   explicit mse_observer(mse_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     require_options(options, error_kind::invalid_argument);
@@ -140,8 +143,19 @@ class mse_observer {
     detail::require_levels(options.scheme, where, kind);
     require(options.bins > 0 && options.bins <= largest_bins, kind, where, ": ", options.bins,
             " bins, not 1..2^16");
+    const std::size_t starts =
+        options.scheme.symmetric ? 1 : (options.bins + start_interval - 1) / start_interval;
+    detail::require_search(starts * (options.bins / levels_of(options)), options.bins, where, kind);
   }
   static constexpr std::size_t start_interval = 8;
+
+  /// How many levels the intervals of candidates are divided into.
+  [[nodiscard]] static std::size_t levels_of(const mse_options& options) noexcept {
+    const grid g = options.scheme.levels;
+    const auto all = static_cast<std::size_t>(g.qmax - g.qmin + 1);
+    const bool halve = options.scheme.symmetric && options.behaviour == parity::fixed;
+    return halve ? all / 2 : all;
+  }
 
   struct candidate {
     std::size_t start;
@@ -179,10 +193,7 @@ class mse_observer {
             ": nothing of phase 1 lies in the range of phase 0");
 
     const bool symmetric = options_.scheme.symmetric;
-    const auto all_levels =
-        static_cast<std::size_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin + 1);
-    const bool halve = symmetric && options_.behaviour == parity::fixed;
-    const std::size_t levels = halve ? all_levels / 2 : all_levels;
+    const std::size_t levels = levels_of(options_);
     const std::size_t steps = counts.size() / levels;
     const double width = histogram_.width();
     const double first = histogram_.first();

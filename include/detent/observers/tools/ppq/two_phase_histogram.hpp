@@ -44,24 +44,28 @@ class two_phase_histogram {
   }
 
   /// Throws invalid_argument if all values of the first phase were the same and the length of the
-  /// range of a batch of the second overflows a float; then the batch was not seen.
+  /// range of a batch of the second overflows a float, overflow if more than 2^48 values would be
+  /// counted; then the batch was not seen.
   void observe(std::span<const float> x, const char* where) {
     detent::min_max_observer seen = seen_[phase_];
     const detent::min_max_observer batch = observe_batch(seen, x, where);
     if (phase_ == 1 && batch.is_finite()) {
+      require_room(counts_, x.size(), where);
       count(x, where);
     }
     seen_[phase_] = seen;  // a batch that is refused was not seen
   }
 
   /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
-  /// in another phase, or in a second phase with another range.
+  /// in another phase, or in a second phase with another range, overflow if more than 2^48 values
+  /// would be counted.
   void merge(const two_phase_histogram& other, const char* where) {
     require(phase_ == other.phase_ && bins_ == other.bins_ && symmetric_ == other.symmetric_,
             error_kind::invalid_argument, where, ": merging another phase");
     require(phase_ == 0 || seen_[0].range(where) == other.seen_[0].range(where),
             error_kind::invalid_argument, where,
             ": merging a second phase that follows another first one");
+    require_room(counts_, total_of(other.counts_), where);
     seen_[phase_].merge(other.seen_[phase_]);
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       counts_[i] += other.counts_[i];
@@ -112,7 +116,7 @@ class two_phase_histogram {
     seen_[1].read(in);
     counts_ = get_list<std::uint64_t>(in, bins_);
     require_state(counts_.size() == bins_, where, "the number of bins");
-    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
+    require_saved_counts(counts_, seen_[1].count(), where);
   }
 
   friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
