@@ -415,6 +415,45 @@ TEST_CASE("memory does not grow with what is observed") {
   CHECK(observed(x, bin_storage::sparse).memory() < memory);
 }
 
+TEST_CASE("what is loaded takes the memory of its bins, and all bins only when values come") {
+  const auto check = [](auto h) {
+    using type = decltype(h);
+    const std::size_t unused = type().memory();
+    h.observe(std::vector<float>{1.0F, -0.5F, 0.0F});
+    const std::size_t dense = h.memory();
+    CHECK(dense > 200U * 1024U);
+    type loaded = type::load(h.save());
+    CHECK(loaded == h);
+    CHECK(loaded.memory() < unused + 16U * 1024U);
+    // Merged and copied as it is.
+    type merged;
+    merged.merge(loaded);
+    merged.merge(type::load(loaded.save()));
+    CHECK(merged.memory() < unused + 16U * 1024U);
+    CHECK(type(merged).memory() < unused + 16U * 1024U);
+    CHECK(merged.count() == 6);
+    // From then on it is as any other. The last value moves bins.
+    const std::vector<float> more = {2.0F, 1e-12F, -3.0F, 1e6F};
+    h.observe(more);
+    loaded.observe(more);
+    CHECK(loaded == h);
+    CHECK(loaded.memory() == dense);
+    type other = h;
+    other.merge(merged);
+    merged.merge(h);
+    CHECK(merged == other);
+    CHECK(merged.memory() == dense);
+    const std::vector<std::uint64_t> twice = {2};
+    type counted = type::load(h.save());
+    counted.observe(std::vector<float>{1e9F}, twice);
+    h.observe(std::vector<float>{1e9F, 1e9F});
+    CHECK(counted == h);
+    CHECK(counted.bins().size() == h.bins().size());
+  };
+  check(histogram());
+  check(count_histogram());
+}
+
 TEST_CASE("saved histograms come back the same, and damaged ones do not") {
   random_source random(8);
   INFO("seed ", random.seed());

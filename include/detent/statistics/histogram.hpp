@@ -51,8 +51,10 @@ enum class bin_content : std::uint8_t {
 
 /// How a histogram stores its bins. The results do not depend on it.
 enum class bin_storage : std::uint8_t {
-  dense,  ///< all bins from the first value on: 252 KiB of counts, 504 KiB with sums
-  sparse  ///< pages of 128 bins, made as values need them; for many histograms
+  /// All bins from the first value on: 252 KiB of counts, 504 KiB with sums. A histogram that was
+  /// loaded is stored as by `sparse` until it observes a value.
+  dense,
+  sparse,  ///< pages of 128 bins, made as values need them; for many histograms
 };
 
 namespace detail {
@@ -91,9 +93,7 @@ class basic_histogram {
 
   /// Makes a histogram that has seen nothing.
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
-    for (std::uint32_t page = 0; page < pages; ++page) {
-      first_entry_[page] = without_page(page);
-    }
+    clear_pages();
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
@@ -216,6 +216,9 @@ class basic_histogram {
   /// largest_count.
   void merge(const basic_histogram& other) {
     require_room(other.count_);
+    if (other.has_all_) {
+      use_storage();
+    }
     if (other.lowest_ > lowest_) {
       move_window(other.lowest_);
     }
@@ -319,6 +322,7 @@ class basic_histogram {
 
   void swap(basic_histogram& other) noexcept {
     std::swap(storage_, other.storage_);
+    std::swap(has_all_, other.has_all_);
     std::swap(lowest_, other.lowest_);
     std::swap(count_, other.count_);
     std::swap(count_nan_, other.count_nan_);
@@ -330,7 +334,23 @@ class basic_histogram {
     entries_.swap(other.entries_);
   }
 
-  [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
+  /// Makes an entry for each bin if the storage is dense. It is called when values are observed,
+  /// not when a state is read: many states of a few bytes must not take the memory of all bins
+  /// each.
+  void use_storage() {
+    if (storage_ == bin_storage::dense && !has_all_) {
+      std::vector<entry> all(entry_count);
+      for_each_entry([&](std::uint32_t position, const entry& e) { all[position >> dropped] = e; });
+      entries_ = std::move(all);
+      clear_pages();
+      has_all_ = true;
+    }
+  }
+  void clear_pages() noexcept {
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      first_entry_[page] = without_page(page);
+    }
+  }
 
   void require_room(std::uint64_t more) const {
     require(more <= largest_count - count_, error_kind::overflow,
@@ -374,10 +394,7 @@ class basic_histogram {
 
   /// The entry of a position; it is made if there is none yet.
   entry& entry_at(std::uint32_t position) {
-    if (is_dense()) {
-      if (entries_.empty()) {
-        entries_.resize(entry_count);
-      }
+    if (has_all_) {
       return entries_[position >> dropped];
     }
     const std::uint32_t page = position >> (dropped + page_bits);
@@ -407,7 +424,7 @@ class basic_histogram {
         }
       }
     };
-    if (is_dense()) {
+    if (has_all_) {
       visit(0, 0, entries_.size());
       return;
     }
@@ -421,6 +438,9 @@ class basic_histogram {
 
   void move_window(std::uint32_t lowest) {
     basic_histogram next(storage_);
+    if (has_all_) {
+      next.use_storage();
+    }
     const std::uint32_t raise = lowest - lowest_;
     for_each_entry([&](std::uint32_t position, const entry& e) {
       next.add(moved(position, raise), e.count, e.sum());
@@ -431,6 +451,7 @@ class basic_histogram {
   }
 
   void observe_block(std::span<const float> x) {
+    use_storage();
     std::array<float, block_size> finite;
     std::array<std::uint32_t, block_size + spare> positions;
     const auto& table = detail::active<kernels::statistics_kernels>();
@@ -453,15 +474,11 @@ class basic_histogram {
     }
     include_range(r.lower, r.upper);
     count_zero_ += x.size() - r.count;
-    is_dense() ? count_dense({positions.data(), r.count})
-               : count_sparse({positions.data(), r.count});
+    has_all_ ? count_dense({positions.data(), r.count}) : count_sparse({positions.data(), r.count});
   }
 
   /// Counts one value at each position.
   void count_dense(std::span<const std::uint32_t> positions) {
-    if (entries_.empty()) {
-      entries_.resize(entry_count);
-    }
     for_each_position(positions, [entries = entries_.data()](std::uint32_t position) {
       entries[position >> dropped].add(1, position & dropped_mask);
     });
@@ -507,6 +524,7 @@ class basic_histogram {
   }
 
   void observe_one(float x, std::uint64_t count) {
+    use_storage();
     count_ += count;
     if (!std::isfinite(x)) {
       (std::isnan(x) ? count_nan_ : count_infinite_) += count;
@@ -541,6 +559,7 @@ class basic_histogram {
   }
 
   bin_storage storage_;
+  bool has_all_ = false;      // whether there is an entry for each bin, not pages of them
   std::uint32_t lowest_ = 0;  // the pattern from which bins are kept, lowest_for() the largest
   std::uint64_t count_ = 0;
   std::uint64_t count_nan_ = 0;
@@ -548,7 +567,7 @@ class basic_histogram {
   std::uint64_t count_zero_ = 0;
   float lower_ = std::numeric_limits<float>::infinity();
   float upper_ = -std::numeric_limits<float>::infinity();
-  // Sparse storage: the place in entries_ of each page, less the number of its first bin. The first
+  // Pages: the place in entries_ of each page, less the number of its first bin. The first
   // page_size entries belong to no page and are 0 between calls, see count_sparse().
   std::array<std::uint32_t, pages> first_entry_;
   std::vector<entry> entries_;
