@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -336,6 +338,16 @@ TEST_CASE("what can't be quantized is an error") {
     detent::dynamic_quantize_rows<std::uint8_t>(
         in, detent::matrix_view<std::uint8_t>(q.data(), 2, 1), scales, zero_points);
   });
+  std::vector<std::uint8_t> room(9, 9);
+  using strides = std::pair<std::ptrdiff_t, std::ptrdiff_t>;
+  for (const auto& [row, column] : {strides{1, 1}, strides{0, 1}, strides{-1, 1}, strides{1, 0},
+                                    strides{2, 2}, strides{0, 0}}) {
+    const detent::matrix_view<std::uint8_t> overlapping(&room[4], 2, 2, row, column);
+    test::check_error(error_kind::invalid_argument, {"rows overlap", "2 x 2 with strides"}, [&] {
+      detent::dynamic_quantize_rows<std::uint8_t>(in, overlapping, scales, zero_points);
+    });
+  }
+  CHECK(room == std::vector<std::uint8_t>(9, 9));
   CHECK(q == std::vector<std::uint8_t>(4, 9));
 
   const std::vector<float> largest = {3.4e38F, -3.4e38F, 0.0F, 0.0F};
@@ -353,4 +365,45 @@ TEST_CASE("what can't be quantized is an error") {
       rows(largest, {{0, 1}, false});
     });
   });
+}
+
+TEST_CASE("rows may lie in any way in which no two elements share an address") {
+  using detent::detail::has_shared_elements;
+  // Against all pairs of elements.
+  const auto share = [](const detent::matrix_view<const float>& m) {
+    std::set<std::ptrdiff_t> places;
+    for (std::size_t r = 0; r < m.rows; ++r) {
+      for (std::size_t c = 0; c < m.columns; ++c) {
+        const auto place = static_cast<std::ptrdiff_t>(r) * m.row_stride +
+                           static_cast<std::ptrdiff_t>(c) * m.column_stride;
+        if (!places.insert(place).second) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  for (std::size_t rows = 0; rows < 5; ++rows) {
+    for (std::size_t columns = 0; columns < 5; ++columns) {
+      for (std::ptrdiff_t row_stride = -7; row_stride <= 7; ++row_stride) {
+        for (std::ptrdiff_t column_stride = -7; column_stride <= 7; ++column_stride) {
+          const detent::matrix_view<const float> m(nullptr, rows, columns, row_stride,
+                                                   column_stride);
+          INFO(rows, " x ", columns, ", strides ", row_stride, " and ", column_stride);
+          CHECK(has_shared_elements(m) == share(m));
+        }
+      }
+    }
+  }
+  constexpr auto least = std::numeric_limits<std::ptrdiff_t>::min();
+  CHECK_FALSE(has_shared_elements(detent::matrix_view<const float>(nullptr, 2, 2, least, 1)));
+  CHECK(has_shared_elements(detent::matrix_view<const float>(nullptr, 2, 2, least, least)));
+  // Rows of no columns, with a stride: nothing is added to null.
+  std::vector<float> scales(3);
+  std::vector<std::int32_t> zero_points(3);
+  detent::dynamic_quantize_rows<std::uint8_t>(detent::matrix_view<const float>(nullptr, 3, 0, 4),
+                                              detent::matrix_view<std::uint8_t>(nullptr, 3, 0, 4),
+                                              scales, zero_points);
+  CHECK(scales == std::vector<float>(
+                      3, detent::params_from_range({}, detent::asymmetric<std::uint8_t>).scale));
 }

@@ -23,6 +23,7 @@
 #include <span>
 #include <type_traits>
 
+#include <detent/base/rows.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/elementwise/walk.hpp>
 #include <detent/error.hpp>
@@ -113,10 +114,10 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 ///
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
-/// Throws shape_mismatch if sizes differ, and invalid_argument if data is null or the grid of the
-/// scheme does not fit the type of q; nothing is written then. Also throws invalid_argument if a
-/// row holds an infinity or would need a scale that is not finite; other rows may then have been
-/// written. Thread-safe.
+/// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
+/// an address (rows overlap) or the grid of the scheme does not fit the type of q; nothing is
+/// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
+/// is not finite; other rows may then have been written. Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -127,6 +128,9 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
           ": input is ", x.rows, " x ", x.columns, ", output ", q.rows, " x ", q.columns);
   require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
           error_kind::invalid_argument, where, ": null data");
+  require(!detail::has_shared_elements(q), error_kind::invalid_argument, where,
+          ": rows overlap (the output is ", q.rows, " x ", q.columns, " with strides ",
+          q.row_stride, " and ", q.column_stride, ")");
   require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
           where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
           x.rows, " rows");
@@ -135,6 +139,9 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   detail::require_grid<Q>(scheme.levels, where);
   if (x.rows != 0) {
     static_cast<void>(params_from_range({}, scheme));  // checks the grid
+  }
+  if (x.columns == 0) {  // data may be null: nothing may be added to it
+    x.row_stride = q.row_stride = 0;
   }
   const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
   const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};

@@ -1,15 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loops over strided views, one line of the last dimension at a time.
+// Loops over strided views, one line of the last dimension at a time, and a check of strides.
 #ifndef DETENT_BASE_ROWS_HPP
 #define DETENT_BASE_ROWS_HPP
 
 #include <array>
 #include <cstddef>
+#include <numeric>
 
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
+
+/// Whether two elements of a matrix have one address: whether there are steps of less than `rows`
+/// rows one way and less than `columns` columns the other way that cancel out.
+template <class T>
+[[nodiscard]] bool has_shared_elements(matrix_view<T> m) noexcept {
+  const auto magnitude = [](std::ptrdiff_t stride) {
+    const auto bits = static_cast<std::size_t>(stride);
+    return stride < 0 ? std::size_t{0} - bits : bits;
+  };
+  const std::size_t row = magnitude(m.row_stride);
+  const std::size_t column = magnitude(m.column_stride);
+  if (row == 0 && column == 0) {
+    return m.rows > 0 && m.columns > 0 && (m.rows > 1 || m.columns > 1);
+  }
+  const std::size_t common = std::gcd(row, column);
+  return column / common < m.rows && row / common < m.columns;
+}
 
 /// Calls f(data, size, stride, index) for each line of the last dimension of x, in order. `data` is
 /// the first element of the line and `index` holds its place in the other dimensions. x must not be
