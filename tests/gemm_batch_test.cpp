@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Batches of products equal the products one by one, whatever their shapes and threads.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -147,4 +149,26 @@ TEST_CASE("a batch with a product that does not fit writes nothing") {
                                std::span<const detent::packed_weights>(two),
                                matrix_view<float>(c.all[0].out.data(), 0, 0), 0);
   });
+}
+
+TEST_CASE("strided batches of products without elements, on null") {
+  // The sanitizers would see that something was added to null.
+  const detent::packed_weights columns =
+      detent::pack_weights(matrix_view<const std::int8_t>(nullptr, 0, 4));
+  const detent::packed_weights none =
+      detent::pack_weights(matrix_view<const std::int8_t>(nullptr, 0, 0));
+  const auto with = [](const detent::packed_weights& w, std::size_t rows, float* out) {
+    detent::gemm_strided_batch(3, matrix_view<const std::uint8_t>(nullptr, rows, 0), 5,
+                               std::span<const detent::packed_weights>(&w, 1),
+                               matrix_view<float>(out, rows, w.columns()), 8);
+  };
+  std::vector<float> out(24, 1.0F), expected(24, 1.0F);
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(8 * i), 8, 0.0F);
+  }
+  with(none, 2, nullptr);
+  with(columns, 0, nullptr);
+  with(columns, 2, out.data());
+  CHECK(out == expected);
+  test::check_error(error_kind::invalid_argument, {"null"}, [&] { with(columns, 2, nullptr); });
 }

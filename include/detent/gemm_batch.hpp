@@ -67,7 +67,8 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
 /// distances: product i reads its left side at lhs.data + i * lhs_step, writes its output at
 /// out.data + i * out_step (steps in elements), and multiplies by weights[i], or by weights[0] if
 /// `weights` has one element. Throws shape_mismatch if `weights` has neither 1 nor `count`
-/// elements, and what gemm_batch() throws. Thread-safe. Aliasing and memory are those of
+/// elements, and what gemm_batch() throws. A view without elements may be null, with any step.
+/// Thread-safe. Aliasing and memory are those of
 /// gemm_batch().
 template <quantized_byte A, class Weights, class T>
 void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
@@ -79,8 +80,9 @@ void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdif
   std::vector<gemm_problem<A, Weights, T>> problems;
   for (std::size_t i = 0; i < count; ++i) {
     gemm_problem<A, Weights, T> p{lhs, &weights[weights.size() == 1 ? 0 : i], out, options};
-    p.lhs.data += static_cast<std::ptrdiff_t>(i) * lhs_step;
-    p.out.data += static_cast<std::ptrdiff_t>(i) * out_step;
+    // Nothing may be added to null, which gemm_batch() refuses unless there are no elements.
+    p.lhs.data += lhs.data == nullptr ? 0 : static_cast<std::ptrdiff_t>(i) * lhs_step;
+    p.out.data += out.data == nullptr ? 0 : static_cast<std::ptrdiff_t>(i) * out_step;
     problems.push_back(p);
   }
   gemm_batch(std::span<const gemm_problem<A, Weights, T>>(problems), parallel);
