@@ -794,3 +794,34 @@ TEST_CASE("convolution: padding out of all proportion is refused") {
   detent::convolve(std::span<const std::uint8_t>(input), filters, w, std::span<std::int32_t>(out));
   CHECK(out == std::vector<std::int32_t>{0, 4});
 }
+
+TEST_CASE("convolution: without input channels, kernels and padding of any size take no time") {
+  // Each of these kernels has 2^46 places, and there are 2^24 lines of padding around each image.
+  constexpr std::size_t side = std::size_t{1} << 23;
+  const detent::filter_shape f{3, 0, 1, side, side};
+  window w;
+  w.batch = 2;
+  w.pad_top = w.pad_left = w.pad_bottom = w.pad_right = side;
+  w.dilation_height = w.dilation_width = 2;
+  const std::vector<float> bias = {1.0F, -2.0F, 3.0F};
+  const std::vector<std::int32_t> whole_bias = {1, -2, 3};
+  const detent::packed_float_filters floats(f, {}, bias);
+  const detent::packed_filters integers(f, {}, {.bias = whole_bias});
+  for (const activation_layout layout : {activation_layout::nhwc, activation_layout::nchw}) {
+    w.input_layout = w.output_layout = layout;
+    std::vector<float> expected;
+    for (std::size_t i = 0; i < 2 * 3 * 9; ++i) {
+      expected.push_back(bias[layout == activation_layout::nhwc ? i % 3 : i / 9 % 3]);
+    }
+    for_each_target([&] {
+      std::vector<float> out(expected.size());
+      detent::convolve(std::span<const float>(), floats, w, std::span<float>(out));
+      CHECK(out == expected);
+      std::vector<std::int32_t> sums(expected.size());
+      detent::convolve(std::span<const std::uint8_t>(), integers, w, std::span<std::int32_t>(sums),
+                       {.lhs_zero_point = 7});
+      CHECK(std::equal(sums.begin(), sums.end(), expected.begin(), expected.end(),
+                       [](std::int32_t a, float b) { return static_cast<float>(a) == b; }));
+    });
+  }
+}

@@ -279,7 +279,7 @@ void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filt
   }
   const std::size_t row = filter_access::kernel_row(filters);
   if (!products.adds_pairs && !is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0 && !convolution.is_wide()) {
+      row > 0 && row % kernels::group_depth == 0 && !convolution.is_wide()) {
     for_segmented_blocks(f, w, input.data(), padding, row, images, parallel,
                          [&](const std::uint8_t* const* segments, const output_block<T>& block) {
                            kernels::gemm_u8s8_args g;

@@ -282,6 +282,17 @@ TEST_CASE("limits: nothing is looped over to make empty results") {
   CHECK(values_of<float>(result_of("ConvTranspose", {ones({1, 0, 1, 1}), ones({0, 1, side, side})},
                                    {{"pads", list({0, 0, side - 1, side - 1})}})) ==
         std::vector<float>{0.0F});
+  // These have 2^46 places, and 2^24 lines of padding around the image.
+  const std::int64_t less = std::int64_t{1} << 23;
+  const attributes padded{{"pads", list({less, less, less, less})}, {"dilations", list({2, 2})}};
+  const tensor image = ones({1, 0, 1, 1});
+  CHECK(values_of<float>(result_of("Conv", {image, ones({1, 0, less, less}), floats({1}, {7})},
+                                   padded)) == std::vector<float>(9, 7.0F));
+  const tensor bytes = make_tensor(element_type::u8, {1, 0, 1, 1}, std::vector<std::uint8_t>());
+  const tensor filters =
+      make_tensor(element_type::s8, {1, 0, less, less}, std::vector<std::int8_t>());
+  CHECK(values_of<std::int32_t>(result_of("ConvInteger", {bytes, filters}, padded)) ==
+        std::vector<std::int32_t>(9, 0));
 }
 
 TEST_CASE("limits: what inference computes has limits of its own") {

@@ -204,6 +204,18 @@ template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                          std::size_t row, const convolution_output<Out>& output,
                          const parallel_for& parallel, const Product& product) {
+  if (f.in_channels == 0 && (!is_matrix(f, w) || w.input_layout == activation_layout::nchw)) {
+    // The kernel and the padding may be of any size, since no value belongs to them: they must not
+    // be looped over. A 1x1 kernel without padding has the same sums.
+    filter_shape point = f;
+    point.kernel_height = point.kernel_width = 1;
+    window pixels;
+    pixels.batch = w.batch;
+    pixels.in_height = w.out_height(f);
+    pixels.in_width = w.out_width(f);
+    for_gathered_blocks(point, pixels, input, padding, row, output, parallel, product);
+    return;
+  }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
     std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
