@@ -97,9 +97,9 @@ def main():
                             theirs(prepared, path, form, activations, granularity == "per-channel", input_name,
                                    calibration)
                         else:
+                            given = [*calib] if who == "default" else [*plain, *([] if form == "integerops" else calib)]
                             tool("quantize", model, "-o", path, "--format", form, "--activations", activations,
-                                 "--granularity", granularity, *([] if who == "default" else plain),
-                                 *calib)
+                                 "--granularity", granularity, *given)
                         outputs = judge.run_ort(path, feeds)
                         results.append((snr(expected, outputs),
                                         top1(outputs, labels[name]) if name in labels else None))

@@ -72,12 +72,17 @@ void write_export(const ppq_arguments::file& file, const ppq::quantization_setti
 
 void write_error_report(const quantize_arguments& a, const ppq::quantized_graph& g,
                         const graph::calibration_source& samples) {
-  const ppq::error_report report = ppq::make_error_report(
-      g, samples,
-      {.method = ppq::find_error_method(a.ppq->error_method), .executor = a.executor_options()});
-  graph::write_file(a.ppq->error_report, a.ppq->error_report.ends_with(".json")
-                                             ? ppq::error_json(report)
-                                             : ppq::error_text(report));
+  try {
+    const ppq::error_report report = ppq::make_error_report(
+        g, samples,
+        {.method = ppq::find_error_method(a.ppq->error_method), .executor = a.executor_options()});
+    graph::write_file(a.ppq->error_report, a.ppq->error_report.ends_with(".json")
+                                               ? ppq::error_json(report)
+                                               : ppq::error_text(report));
+  } catch (const detent::error& e) {
+    detent::raise(e.kind(),
+                  std::string(e.what()) + " (" + a.output + " is written, but not --error-report)");
+  }
 }
 
 /// The number of configurations in each state, by PPQ's names.
@@ -118,15 +123,16 @@ int quantize_with_ppq(const quantize_arguments& a) {
                                      .observers = a.activations.observers,
                                      .executor = a.executor_options()});
   });
+  graph::write_onnx(ppq::to_qdq(g), a.output);
+  for (const ppq_arguments::file& file : a.ppq->exports) {
+    write_export(file, setting, g);
+  }
+  // After the model is written: an error in measuring must not throw the quantization away.
   if (!a.ppq->error_report.empty()) {
     bar->begin("measuring errors", samples.size(), true);
     write_error_report(a, g, source);
   }
   bar.reset();
-  graph::write_onnx(ppq::to_qdq(g), a.output);
-  for (const ppq_arguments::file& file : a.ppq->exports) {
-    write_export(file, setting, g);
-  }
   std::size_t layers = 0;
   std::size_t quantized = 0;
   for (std::size_t i = 0; i < g.operators.size(); ++i) {

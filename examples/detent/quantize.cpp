@@ -146,6 +146,17 @@ json_object parameters_json(const outcome& o) {
   return list;
 }
 
+/// Makes and writes the report about a model that is written. Errors say that it is.
+template <class Make>
+void write_report(const quantize_arguments& a, const Make& make) {
+  try {
+    graph::write_file(a.report, html_report(make()));
+  } catch (const detent::error& e) {
+    detent::raise(e.kind(),
+                  std::string(e.what()) + " (" + a.output + " is written, but not --report)");
+  }
+}
+
 /// The outcome of accuracy control, or null if there was none.
 json_object accuracy_json(const outcome& o) {
   if (!o.accuracy) {
@@ -203,26 +214,23 @@ int quantize(const quantize_arguments& given) {
   }
   graph::tensor_store store(folder_of(a.output));
   std::optional<progress> bar(std::in_place, "calibrating", count);
-  const graph::calibration_source source =
-      samples ? source_of(*samples, *bar) : graph::calibration_source();
+  bool was_read = false;
+  graph::calibration_source source;
+  if (samples) {
+    source = [&was_read, next = source_of(*samples, *bar)]() mutable {
+      was_read = true;
+      return next();
+    };
+  }
   const labelled_samples* known = labelled ? &*labelled : nullptr;
   const outcome o = graph::with_file_name(
       a.model, [&] { return run_job(a, m, source, count, known, store, *bar); });
   bar.reset();
-  report_data page;
-  if (!a.report.empty()) {
-    page = make_report(a, m, *samples, known, o);
-  }
   const std::uintmax_t before = file_size(a.model) + m.external_bytes;
   const graph::written_onnx written =
       graph::write_onnx(o.result, a.output, {.external_data_from = a.external_data_from});
   const std::uintmax_t after = written.model_bytes + written.external_bytes;
-  if (!a.report.empty()) {
-    page.bytes_before = before;
-    page.bytes_after = after;
-    page.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    graph::write_file(a.report, html_report(page));
-  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   if (o.parts) {
     warn_of_nodes_in_float(o.parts->not_run);
   }
@@ -232,9 +240,24 @@ int quantize(const quantize_arguments& given) {
   }
   if (o.layers == 0) {
     std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());
+  } else if (!a.calibration.empty() && !was_read && a.report.empty()) {
+    std::fprintf(stderr, "detent: warning: nothing has used the samples of --calib\n");
+  }
+  if (!a.report.empty()) {
+    // After the model is written: an error in measuring must not throw the quantization away.
+    write_report(a, [&] {
+      report_data page = make_report(a, m, *samples, known, o);
+      page.bytes_before = before;
+      page.bytes_after = after;
+      page.seconds = took.count();
+      return page;
+    });
   }
 
-  const std::uint64_t used = samples ? samples->size() : o.samples_of_states;
+  const bool uses_samples = was_read || !a.report.empty();
+  const std::uint64_t used = !samples       ? o.samples_of_states
+                             : uses_samples ? samples->size()
+                                            : std::size_t{0};
   const std::size_t tensors = o.parts ? o.parts->parameters.activations.size() : o.solutions.size();
   if (a.json) {
     json_object steps = json_object::array();

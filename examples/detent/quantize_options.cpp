@@ -384,6 +384,13 @@ void quantize_options::require_files() {
   if (a_.needs_samples.empty() && !a_.report.empty()) {
     a_.needs_samples = "--report measures with samples";
   }
+  const bool corrects_biases = a_.approach == "dynamic" && a_.bias_correction != "none";
+  if (!a_.nncf && a_.needs_samples.empty() && !corrects_biases && !a_.calibration.empty()) {
+    throw usage_error(a_.approach == "dynamic"
+                          ? "--approach dynamic with --bias-correction none has no --calib"
+                          : "--approach weight-only has no --calib, unless --weight-algorithm is "
+                            "gptq or awq");
+  }
 }
 
 }  // namespace detent_cli

@@ -212,7 +212,8 @@ class CommandLine(unittest.TestCase):
         self.fails(["--bias-correction fast", "Fancy"], "quantize", path, "-o", out, "--approach", "dynamic", "--calib", data,
                    "--bias-correction", "fast")
         for algorithm in ("rtn", "awq"):
-            self.works("quantize", path, "-o", out, "--approach", "weight-only", "--weight-algorithm", algorithm, "--calib", data)
+            self.works("quantize", path, "-o", out, "--approach", "weight-only", "--weight-algorithm", algorithm,
+                       *(["--calib", data] if algorithm == "awq" else []))
             self.assertEqual(operators()["com.microsoft.MatMulNBits"], 2)
         self.wrong_usage(["static", "--weights"], *self.quantize("--weights", "s8"))
 
@@ -835,7 +836,9 @@ class CommandLine(unittest.TestCase):
                 if activations == "s8" and operator not in ("QuantizeLinear", "QLinearConv"):
                     continue
                 with self.subTest(arguments=arguments, activations=activations):
-                    self.works(*self.quantize(*arguments, *(["--activations", "s8"] if activations == "s8" else []), output=out))
+                    arguments = arguments + ["--activations", "s8"] if activations == "s8" else arguments
+                    self.works("quantize", MODEL, "-o", out, *arguments,
+                               *([] if "weight-only" in arguments else ["--calib", CALIBRATION]))
                     facts = json.loads(self.works("inspect", out, "--json"))
                     self.assertIn(operator, [o["operator"] for o in facts["operators"]])
                     accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
@@ -911,6 +914,39 @@ class CommandLine(unittest.TestCase):
                 self.assertNotIn("http://", text.replace("http://www.w3.org/", ""))
                 page.unlink()
         self.wrong_usage(["--calib"], "quantize", MODEL, "-o", self.folder / "x.onnx", "--approach", "dynamic", "--report", page)
+        # Samples that only the report uses.
+        for arguments in (["--approach", "dynamic", "--bias-correction", "none"], ["--approach", "weight-only"]):
+            self.assertEqual(json.loads(self.works(*self.quantize("--report", page, "--json", *arguments)))["samples"], 100)
+
+    def test_report_that_fails_does_not_take_the_model_away(self):
+        out, page = self.folder / "out.onnx", self.folder / "report.html"
+        minmax = self.quantize("--method", "minmax", output=out)
+        self.works(*minmax)
+        expected = out.read_bytes()
+        out.unlink()
+        for label in (10, -1):  # there are ten classes
+            labels = self.array("labels.npy", np.full(100, label, np.int64))
+            self.fails(["labels.npy", str(label), "out.onnx is written"], *minmax, "--report", page, "--labels", labels)
+            self.assertFalse(page.exists())
+            self.assertEqual(out.read_bytes(), expected)
+            out.unlink()
+
+    def test_samples_that_nothing_uses(self):
+        out = self.folder / "out.onnx"
+        self.wrong_usage(["dynamic", "--bias-correction none", "--calib"],
+                         *self.quantize("--approach", "dynamic", "--bias-correction", "none"))
+        for algorithm in ("rtn", "hqq"):
+            self.wrong_usage(["weight-only", "--calib"],
+                             *self.quantize("--approach", "weight-only", "--weight-algorithm", algorithm))
+        self.assertFalse(out.exists())
+        # Biases are not corrected for a model that cannot be run, which only the model tells.
+        path = self.write("around.onnx", model(
+            [node("MatMul", ["x", "w"], ["a"]), node("Fancy", ["a"], ["y"])], [value_info("x", "N", 32)],
+            [value_info("y", "N", 32)], [floats("w", np.random.default_rng(6).normal(size=(32, 32)))]))
+        data = self.array("x.npy", np.zeros((3, 32), np.float32))
+        facts = json.loads(self.warns(["nothing has used the samples of --calib"], "quantize", path, "-o", out,
+                                      "--approach", "dynamic", "--calib", data, "--json"))
+        self.assertEqual((facts["samples"], facts["layers"]), (0, 1))
         missing = self.folder / "missing" / "report.html"
         self.fails([missing], *self.quantize("--report", missing))
 
@@ -1524,6 +1560,12 @@ tuning:
                             ("tensors: {image: {range: [0]}}", ["range"]),
                             ("tensors: {image: {range: [0, one]}}", ["range", "'one'"]),
                             ("approach: dynamic\ntensors: {image: {range: [0, 1]}}", ["dynamic", "tensors"]),
+                            ("approach: dynamic\noperators: {types: {Conv: {bits: 4, method: kl}}}",
+                             ["config.yaml", "dynamic", "method", "'Conv'"]),
+                            ("approach: weight-only\noperators: {names: {fc: {method: kl}}}", ["weight-only", "method", "'fc'"]),
+                            ("approach: weight-only\noperators: {types: {Gemm: {granularity: per-tensor}}}",
+                             ["weight-only", "granularity", "'Gemm'"]),
+                            ("method: kl\noperators: {types: {Gemm: {block-size: 16}}}", ["static", "block-size", "'Gemm'"]),
                             ("plugin: ./plugin.so", [":1:", "load code", "--plugin"]),
                             ("reduce-range: []", [":1:", "reduce-range", "no value"]),
                             ("symmetric-activations: [true, false]", [":1:", "one value"]),

@@ -278,7 +278,30 @@ class job_maker {
     refuse_if(is_static && s_.method == "auto", option("method", "auto"),
               {"bias-correction", "weight-scales"}, ": it chooses itself");
     if (!is_static && !s_.overrides.empty()) {
-      refuse((s_.source.empty() ? "" : s_.source + ": ") + approach + " has no tensors");
+      refuse(in_source(approach) + " has no tensors");
+    }
+    require_rules_have_effect(approach);
+  }
+  /// A text about the settings, with the name of the text that they are from in front.
+  [[nodiscard]] std::string in_source(const std::string& text) const {
+    return s_.source.empty() ? text : s_.source + ": " + text;
+  }
+  /// Refuses rules for operators with settings that the approach does not have.
+  void require_rules_have_effect(const std::string& approach) const {
+    const bool weight_only = s_.approach == "weight-only";
+    const bool is_static = s_.approach == "static";
+    for (const auto* rules : {&s_.scope.operators.types, &s_.scope.operators.names}) {
+      for (const operator_rule& rule : *rules) {
+        const operator_settings& own = rule.settings;
+        const char* useless = own.method && !is_static         ? "method"
+                              : own.block_size && !weight_only ? "block-size"
+                              : own.per_channel && weight_only ? "granularity"
+                                                               : nullptr;
+        if (useless != nullptr) {
+          refuse(in_source(approach) + " has no " + useless + " for operators '" + rule.pattern +
+                 "'");
+        }
+      }
     }
   }
 
