@@ -440,12 +440,13 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_BASE_ARITHMETIC_HPP
 // ---- detent/base/rows.hpp ----
-// Loops over strided views, one line of the last dimension at a time.
+// Loops over strided views, one line of the last dimension at a time, and a check of strides.
 #ifndef DETENT_BASE_ROWS_HPP
 #define DETENT_BASE_ROWS_HPP
 
 #include <array>
 #include <cstddef>
+#include <numeric>
 
 // ---- detent/types.hpp ----
 // The types that all numeric functions share: grids, quantization schemes and parameters, ranges,
@@ -882,6 +883,23 @@ DETENT_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
+
+/// Whether two elements of a matrix have one address: whether there are steps of less than `rows`
+/// rows one way and less than `columns` columns the other way that cancel out.
+template <class T>
+[[nodiscard]] bool has_shared_elements(matrix_view<T> m) noexcept {
+  const auto magnitude = [](std::ptrdiff_t stride) {
+    const auto bits = static_cast<std::size_t>(stride);
+    return stride < 0 ? std::size_t{0} - bits : bits;
+  };
+  const std::size_t row = magnitude(m.row_stride);
+  const std::size_t column = magnitude(m.column_stride);
+  if (row == 0 && column == 0) {
+    return m.rows > 0 && m.columns > 0 && (m.rows > 1 || m.columns > 1);
+  }
+  const std::size_t common = std::gcd(row, column);
+  return column / common < m.rows && row / common < m.columns;
+}
 
 /// Calls f(data, size, stride, index) for each line of the last dimension of x, in order. `data` is
 /// the first element of the line and `index` holds its place in the other dimensions. x must not be
@@ -21276,6 +21294,18 @@ template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                          std::size_t row, const convolution_output<Out>& output,
                          const parallel_for& parallel, const Product& product) {
+  if (f.in_channels == 0 && (!is_matrix(f, w) || w.input_layout == activation_layout::nchw)) {
+    // The kernel and the padding may be of any size, since no value belongs to them: they must not
+    // be looped over. A 1x1 kernel without padding has the same sums.
+    filter_shape point = f;
+    point.kernel_height = point.kernel_width = 1;
+    window pixels;
+    pixels.batch = w.batch;
+    pixels.in_height = w.out_height(f);
+    pixels.in_width = w.out_width(f);
+    for_gathered_blocks(point, pixels, input, padding, row, output, parallel, product);
+    return;
+  }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
     std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
@@ -26226,7 +26256,7 @@ void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filt
   }
   const std::size_t row = filter_access::kernel_row(filters);
   if (!products.adds_pairs && !is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
-      row % kernels::group_depth == 0 && !convolution.is_wide()) {
+      row > 0 && row % kernels::group_depth == 0 && !convolution.is_wide()) {
     for_segmented_blocks(f, w, input.data(), padding, row, images, parallel,
                          [&](const std::uint8_t* const* segments, const output_block<T>& block) {
                            kernels::gemm_u8s8_args g;
@@ -26584,10 +26614,10 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 ///
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
-/// Throws shape_mismatch if sizes differ, and invalid_argument if data is null or the grid of the
-/// scheme does not fit the type of q; nothing is written then. Also throws invalid_argument if a
-/// row holds an infinity or would need a scale that is not finite; other rows may then have been
-/// written. Thread-safe.
+/// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
+/// an address (rows overlap) or the grid of the scheme does not fit the type of q; nothing is
+/// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
+/// is not finite; other rows may then have been written. Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -26598,6 +26628,9 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
           ": input is ", x.rows, " x ", x.columns, ", output ", q.rows, " x ", q.columns);
   require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
           error_kind::invalid_argument, where, ": null data");
+  require(!detail::has_shared_elements(q), error_kind::invalid_argument, where,
+          ": rows overlap (the output is ", q.rows, " x ", q.columns, " with strides ",
+          q.row_stride, " and ", q.column_stride, ")");
   require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
           where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
           x.rows, " rows");
@@ -26606,6 +26639,9 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   detail::require_grid<Q>(scheme.levels, where);
   if (x.rows != 0) {
     static_cast<void>(params_from_range({}, scheme));  // checks the grid
+  }
+  if (x.columns == 0) {  // data may be null: nothing may be added to it
+    x.row_stride = q.row_stride = 0;
   }
   const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
   const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
@@ -30732,7 +30768,8 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
 /// distances: product i reads its left side at lhs.data + i * lhs_step, writes its output at
 /// out.data + i * out_step (steps in elements), and multiplies by weights[i], or by weights[0] if
 /// `weights` has one element. Throws shape_mismatch if `weights` has neither 1 nor `count`
-/// elements, and what gemm_batch() throws. Thread-safe. Aliasing and memory are those of
+/// elements, and what gemm_batch() throws. A view without elements may be null, with any step.
+/// Thread-safe. Aliasing and memory are those of
 /// gemm_batch().
 template <quantized_byte A, class Weights, class T>
 void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
@@ -30744,8 +30781,9 @@ void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdif
   std::vector<gemm_problem<A, Weights, T>> problems;
   for (std::size_t i = 0; i < count; ++i) {
     gemm_problem<A, Weights, T> p{lhs, &weights[weights.size() == 1 ? 0 : i], out, options};
-    p.lhs.data += static_cast<std::ptrdiff_t>(i) * lhs_step;
-    p.out.data += static_cast<std::ptrdiff_t>(i) * out_step;
+    // Nothing may be added to null, which gemm_batch() refuses unless there are no elements.
+    p.lhs.data += lhs.data == nullptr ? 0 : static_cast<std::ptrdiff_t>(i) * lhs_step;
+    p.out.data += out.data == nullptr ? 0 : static_cast<std::ptrdiff_t>(i) * out_step;
     problems.push_back(p);
   }
   gemm_batch(std::span<const gemm_problem<A, Weights, T>>(problems), parallel);
@@ -32255,8 +32293,10 @@ enum class bin_content : std::uint8_t {
 
 /// How a histogram stores its bins. The results do not depend on it.
 enum class bin_storage : std::uint8_t {
-  dense,  ///< all bins from the first value on: 252 KiB of counts, 504 KiB with sums
-  sparse  ///< pages of 128 bins, made as values need them; for many histograms
+  /// All bins from the first value on: 252 KiB of counts, 504 KiB with sums. A histogram that was
+  /// loaded is stored as by `sparse` until it observes a value.
+  dense,
+  sparse,  ///< pages of 128 bins, made as values need them; for many histograms
 };
 
 namespace detail {
@@ -32295,9 +32335,7 @@ class basic_histogram {
 
   /// Makes a histogram that has seen nothing.
   explicit basic_histogram(bin_storage storage = bin_storage::dense) : storage_(storage) {
-    for (std::uint32_t page = 0; page < pages; ++page) {
-      first_entry_[page] = without_page(page);
-    }
+    clear_pages();
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
@@ -32420,6 +32458,9 @@ class basic_histogram {
   /// largest_count.
   void merge(const basic_histogram& other) {
     require_room(other.count_);
+    if (other.has_all_) {
+      use_storage();
+    }
     if (other.lowest_ > lowest_) {
       move_window(other.lowest_);
     }
@@ -32523,6 +32564,7 @@ class basic_histogram {
 
   void swap(basic_histogram& other) noexcept {
     std::swap(storage_, other.storage_);
+    std::swap(has_all_, other.has_all_);
     std::swap(lowest_, other.lowest_);
     std::swap(count_, other.count_);
     std::swap(count_nan_, other.count_nan_);
@@ -32534,7 +32576,23 @@ class basic_histogram {
     entries_.swap(other.entries_);
   }
 
-  [[nodiscard]] bool is_dense() const noexcept { return storage_ == bin_storage::dense; }
+  /// Makes an entry for each bin if the storage is dense. It is called when values are observed,
+  /// not when a state is read: many states of a few bytes must not take the memory of all bins
+  /// each.
+  void use_storage() {
+    if (storage_ == bin_storage::dense && !has_all_) {
+      std::vector<entry> all(entry_count);
+      for_each_entry([&](std::uint32_t position, const entry& e) { all[position >> dropped] = e; });
+      entries_ = std::move(all);
+      clear_pages();
+      has_all_ = true;
+    }
+  }
+  void clear_pages() noexcept {
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      first_entry_[page] = without_page(page);
+    }
+  }
 
   void require_room(std::uint64_t more) const {
     require(more <= largest_count - count_, error_kind::overflow,
@@ -32578,10 +32636,7 @@ class basic_histogram {
 
   /// The entry of a position; it is made if there is none yet.
   entry& entry_at(std::uint32_t position) {
-    if (is_dense()) {
-      if (entries_.empty()) {
-        entries_.resize(entry_count);
-      }
+    if (has_all_) {
       return entries_[position >> dropped];
     }
     const std::uint32_t page = position >> (dropped + page_bits);
@@ -32611,7 +32666,7 @@ class basic_histogram {
         }
       }
     };
-    if (is_dense()) {
+    if (has_all_) {
       visit(0, 0, entries_.size());
       return;
     }
@@ -32625,6 +32680,9 @@ class basic_histogram {
 
   void move_window(std::uint32_t lowest) {
     basic_histogram next(storage_);
+    if (has_all_) {
+      next.use_storage();
+    }
     const std::uint32_t raise = lowest - lowest_;
     for_each_entry([&](std::uint32_t position, const entry& e) {
       next.add(moved(position, raise), e.count, e.sum());
@@ -32635,6 +32693,7 @@ class basic_histogram {
   }
 
   void observe_block(std::span<const float> x) {
+    use_storage();
     std::array<float, block_size> finite;
     std::array<std::uint32_t, block_size + spare> positions;
     const auto& table = detail::active<kernels::statistics_kernels>();
@@ -32657,15 +32716,11 @@ class basic_histogram {
     }
     include_range(r.lower, r.upper);
     count_zero_ += x.size() - r.count;
-    is_dense() ? count_dense({positions.data(), r.count})
-               : count_sparse({positions.data(), r.count});
+    has_all_ ? count_dense({positions.data(), r.count}) : count_sparse({positions.data(), r.count});
   }
 
   /// Counts one value at each position.
   void count_dense(std::span<const std::uint32_t> positions) {
-    if (entries_.empty()) {
-      entries_.resize(entry_count);
-    }
     for_each_position(positions, [entries = entries_.data()](std::uint32_t position) {
       entries[position >> dropped].add(1, position & dropped_mask);
     });
@@ -32711,6 +32766,7 @@ class basic_histogram {
   }
 
   void observe_one(float x, std::uint64_t count) {
+    use_storage();
     count_ += count;
     if (!std::isfinite(x)) {
       (std::isnan(x) ? count_nan_ : count_infinite_) += count;
@@ -32745,6 +32801,7 @@ class basic_histogram {
   }
 
   bin_storage storage_;
+  bool has_all_ = false;      // whether there is an entry for each bin, not pages of them
   std::uint32_t lowest_ = 0;  // the pattern from which bins are kept, lowest_for() the largest
   std::uint64_t count_ = 0;
   std::uint64_t count_nan_ = 0;
@@ -32752,7 +32809,7 @@ class basic_histogram {
   std::uint64_t count_zero_ = 0;
   float lower_ = std::numeric_limits<float>::infinity();
   float upper_ = -std::numeric_limits<float>::infinity();
-  // Sparse storage: the place in entries_ of each page, less the number of its first bin. The first
+  // Pages: the place in entries_ of each page, less the number of its first bin. The first
   // page_size entries belong to no page and are 0 between calls, see count_sparse().
   std::array<std::uint32_t, pages> first_entry_;
   std::vector<entry> entries_;
@@ -35557,8 +35614,8 @@ DETENT_NAMESPACE_END
 // Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
 // same scales as such a tool. Headers here may include observers/ and what that room may include.
 //
-// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, and
-// the order of phases.
+// This file holds what these observers share: whether a tool's bugs are reproduced or repaired, the
+// order of phases, and limits of counts and searches.
 #ifndef DETENT_OBSERVERS_TOOLS_PARITY_HPP
 #define DETENT_OBSERVERS_TOOLS_PARITY_HPP
 
@@ -35585,6 +35642,42 @@ inline void require_next_phase(std::size_t phase, std::size_t current, std::size
   require(is_first || (phase == current + 1 && phase < phases), error_kind::invalid_argument, where,
           ": phase ", phase, " of ", phases, " can't begin in phase ", current,
           observed ? "" : ", in which nothing was observed");
+}
+
+/// How many bins a search for a range may look at, all its candidates together. The searches of the
+/// tools take quadratic time in the number of bins, or more: options and histograms that would need
+/// more are refused, so that finalize() of a saved state ends within minutes, not days.
+inline constexpr std::uint64_t largest_search = std::uint64_t{1} << 32;
+
+/// Throws an error of `kind` if a search with so many candidates would look at too many bins.
+inline void require_search(std::uint64_t candidates, std::uint64_t bins, const char* where,
+                           error_kind kind = error_kind::invalid_argument) {
+  require(candidates <= largest_search / bins, kind, where, ": a search among ", candidates,
+          " candidates of up to ", bins, " bins takes too long; it may look at 2^32 bins in all");
+}
+
+/// How many values a histogram may count: as many as detent's own. Sums of counts then do not wrap.
+inline constexpr std::uint64_t largest_counted = std::uint64_t{1} << 48;
+
+/// The number of values in a histogram, which is at most largest_counted.
+[[nodiscard]] inline std::uint64_t total_of(std::span<const std::uint64_t> counts) noexcept {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : counts) {
+    total += count;
+  }
+  return total;
+}
+/// Throws overflow if a histogram would count more than largest_counted values with `more` values.
+inline void require_room(std::span<const std::uint64_t> counts, std::uint64_t more,
+                         const char* where) {
+  require(more <= largest_counted - total_of(counts), error_kind::overflow, where,
+          ": more than 2^48 values");
+}
+/// Throws bad_file for counts of a saved state that are more than were seen, or than can be.
+inline void require_saved_counts(std::span<const std::uint64_t> counts, std::uint64_t seen,
+                                 const char* where) {
+  require_state(are_within(counts, seen), where, "more was counted than was seen");
+  require_state(are_within(counts, largest_counted), where, "more than 2^48 values were counted");
 }
 
 /// Adds a batch to `all`, and returns an observer that has seen this batch alone. Throws
@@ -39857,10 +39950,13 @@ namespace detail {
 /// The largest number of bins. A histogram that would grow further, because of one huge value in a
 /// late batch, is refused.
 inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
+/// The same for histograms that entropy_search searches: half the bins are candidates of half the
+/// bins on average, 2^32 in all (largest_search).
+inline constexpr std::size_t largest_entropy_histogram = std::size_t{1} << 17;
 
-inline void require_bins(float bins, const char* where) {
-  require(bins <= static_cast<float>(largest_histogram), error_kind::unsupported, where,
-          ": the histogram would grow to ", bins, " bins, more than ", largest_histogram,
+inline void require_bins(float bins, std::size_t largest, const char* where) {
+  require(bins <= static_cast<float>(largest), error_kind::unsupported, where,
+          ": the histogram would grow to ", bins, " bins, more than ", largest,
           "; the largest value of the first batch is too small for those that followed");
 }
 
@@ -39868,10 +39964,14 @@ inline void require_bins(float bins, const char* where) {
 /// adds whole bins of (about) the same width at both ends; the old counts keep their place.
 class symmetric_histogram {
  public:
-  explicit symmetric_histogram(std::size_t bins) : first_bins_(bins) {}
+  /// It begins with `bins` bins and grows to at most `largest`.
+  explicit symmetric_histogram(std::size_t bins, std::size_t largest = largest_histogram)
+      : first_bins_(bins), largest_(largest) {}
 
-  /// Counts the values of a batch, which is finite and not empty and whose range is `range`.
+  /// Counts the values of a batch, which is finite and not empty and whose range is `range`. Throws
+  /// unsupported if it would grow too far, overflow if it would count more than 2^48 values.
   void add(std::span<const float> x, value_range range, const char* where) {
+    require_room(counts_, x.size(), where);
     const float magnitude = std::max(std::fabs(range.lower), std::fabs(range.upper));
     const bool is_first = bins_.edges().empty();
     if (is_first || (magnitude > threshold_ && threshold_ == 0.0F)) {
@@ -39885,12 +39985,13 @@ class symmetric_histogram {
   }
 
   /// Adds the counts of another histogram, which has grown with the same batches. Throws
-  /// invalid_argument if it has other edges.
+  /// invalid_argument if it has other edges, overflow if it would count more than 2^48 values.
   void merge(const symmetric_histogram& other, const char* where) {
     require(threshold_ == other.threshold_ && counts_.size() == other.counts_.size() &&
                 is_empty() == other.is_empty(),
             error_kind::invalid_argument, where,
             ": merging a histogram that has grown with other batches");
+    require_room(counts_, total_of(other.counts_), where);
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       counts_[i] += other.counts_[i];
     }
@@ -39917,11 +40018,11 @@ class symmetric_histogram {
       return;
     }
     threshold_ = in.get<float>();
-    counts_ = get_list<std::uint64_t>(in, largest_histogram);
+    counts_ = get_list<std::uint64_t>(in, largest_);
     require_state(threshold_ >= 0.0F, where, "the threshold is negative");
     require_state(counts_.size() >= first_bins_ && (counts_.size() - first_bins_) % 2 == 0, where,
                   "it does not grow to so many bins");
-    require_state(are_within(counts_, most), where, "more was counted than was seen");
+    require_saved_counts(counts_, most, where);
     bins_ =
         numpy::uniform_bins(-threshold_, threshold_, counts_.size(), where, error_kind::bad_file);
   }
@@ -39933,7 +40034,7 @@ class symmetric_histogram {
     const std::size_t old_bins = counts_.size();
     const float width = 2.0F * threshold_ / static_cast<float>(old_bins);
     const float added = numpy::floor_divide(magnitude - threshold_, width) + 1.0F;
-    require_bins(static_cast<float>(old_bins) + 2.0F * added, where);
+    require_bins(static_cast<float>(old_bins) + 2.0F * added, largest_, where);
     const auto at_each_end = static_cast<std::size_t>(added);
     const float threshold = rounded_product(added, width) + threshold_;
     numpy::uniform_bins bins(-threshold, threshold, old_bins + 2 * at_each_end, where);
@@ -39946,6 +40047,7 @@ class symmetric_histogram {
   }
 
   std::size_t first_bins_;
+  std::size_t largest_;
   float threshold_ = 0.0F;
   numpy::uniform_bins bins_;
   std::vector<std::uint64_t> counts_;
@@ -39955,10 +40057,7 @@ class symmetric_histogram {
 /// double, added up in order.
 [[nodiscard]] inline std::vector<double> cumulative_shares(
     const std::vector<std::uint64_t>& counts) {
-  std::uint64_t total = 0;
-  for (const std::uint64_t count : counts) {
-    total += count;
-  }
+  const std::uint64_t total = total_of(counts);
   std::vector<double> shares(counts.size());
   double sum = 0.0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -40028,11 +40127,7 @@ class entropy_search {
   static constexpr float infinity = std::numeric_limits<float>::infinity();
 
   [[nodiscard]] std::uint64_t sum(std::size_t first, std::size_t last) const noexcept {
-    std::uint64_t total = 0;
-    for (std::size_t i = first; i < last; ++i) {
-      total += counts_[i];
-    }
-    return total;
+    return total_of(std::span(counts_).subspan(first, last - first));
   }
 
   [[nodiscard]] float divergence_of(std::size_t first, std::size_t last) {
@@ -40094,31 +40189,57 @@ class entropy_search {
   [[nodiscard]] float divergence() {
     const float p_sum = numpy::sum(smooth_p_);
     const float q_sum = numpy::sum(smooth_q_);
-    // Neighbours are often equal, empty bins above all, so that the last term is kept.
+    // Neighbours are often equal, empty bins above all, so that the last term is kept. All
+    // logarithms are taken together, by vectors.
+    logs_.clear();
+    for_runs(
+        [&](std::size_t i) { logs_.push_back(ratio(smooth_p_[i] / p_sum, smooth_q_[i] / q_sum)); },
+        [](std::size_t /*i*/) {});
+    active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
+    std::size_t next = 0;
+    float term = 0.0F;
+    for_runs(
+        [&](std::size_t i) {
+          term = term_of(smooth_p_[i] / p_sum, smooth_q_[i] / q_sum, logs_[next]);
+          ++next;
+        },
+        [&](std::size_t i) { smooth_p_[i] = term; });
+    return numpy::sum(smooth_p_);
+  }
+
+  /// Calls begin(i) for each bin whose P or Q differ from those of the bin before, and then each(i)
+  /// for every bin. A first bin of zeros begins nothing.
+  template <class Begin, class Each>
+  void for_runs(const Begin& begin, const Each& each) const {
     float p_before = 0.0F;
     float q_before = 0.0F;
-    float term = 0.0F;
     for (std::size_t i = 0; i < smooth_p_.size(); ++i) {
       if (smooth_p_[i] != p_before || smooth_q_[i] != q_before) {
         p_before = smooth_p_[i];
         q_before = smooth_q_[i];
-        term = term_of(p_before / p_sum, q_before / q_sum);
+        begin(i);
       }
-      smooth_p_[i] = term;
+      each(i);
     }
-    return numpy::sum(smooth_p_);
   }
 
-  /// p * log(p / q).
-  [[nodiscard]] float term_of(float p, float q) const {
+  /// p / q in the tool's arithmetic; 1 where term_of() takes no logarithm.
+  [[nodiscard]] double ratio(float p, float q) const noexcept {
+    if (!(p > 0.0F && q > 0.0F)) {
+      return 1.0;
+    }
+    return arithmetic_ == entropy_arithmetic::numpy
+               ? static_cast<double>(p / q)
+               : static_cast<double>(p) / static_cast<double>(q);
+  }
+  /// p * log(p / q), where `log` is the logarithm of ratio().
+  [[nodiscard]] float term_of(float p, float q, double log) const noexcept {
     if (!(p > 0.0F && q > 0.0F)) {
       return infinity;
     }
-    if (arithmetic_ == entropy_arithmetic::numpy) {
-      return rounded_product(p, static_cast<float>(portable_log(static_cast<double>(p / q))));
-    }
-    const auto wide = static_cast<double>(p);
-    return static_cast<float>(rounded_product(wide, portable_log(wide / static_cast<double>(q))));
+    return arithmetic_ == entropy_arithmetic::numpy
+               ? rounded_product(p, static_cast<float>(log))
+               : static_cast<float>(rounded_product(static_cast<double>(p), log));
   }
 
   const std::vector<std::uint64_t>& counts_;
@@ -40130,6 +40251,7 @@ class entropy_search {
   std::vector<double> q_;
   std::vector<float> smooth_p_;
   std::vector<float> smooth_q_;
+  std::vector<double> logs_;
 };
 
 /// The common part of both tools' entropy observers: a histogram and the search on it.
@@ -40139,17 +40261,19 @@ class entropy_histogram {
                     const char* where)
       : quantized_bins_(quantized_bins),
         behaviour_(behaviour),
-        histogram_(first_bins(bins, quantized_bins, behaviour, where)) {}
+        histogram_(first_bins(bins, quantized_bins, behaviour, where), largest_entropy_histogram) {}
 
   /// How many bins a histogram begins with. Throws an error of `kind` if the options are
   /// impossible.
   static std::size_t first_bins(std::size_t bins, std::size_t quantized_bins, parity behaviour,
                                 const char* where, error_kind kind = error_kind::invalid_argument) {
-    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_histogram, kind, where,
-            ": ", bins, " bins for ", quantized_bins, " quantized ones");
+    require(quantized_bins > 0 && bins >= quantized_bins && bins <= largest_entropy_histogram, kind,
+            where, ": ", bins, " bins for ", quantized_bins, " quantized ones; there are at most ",
+            largest_entropy_histogram);
     const std::size_t first =
         behaviour == parity::fixed ? std::max(bins, sufficient * quantized_bins) : bins;
-    require(first <= largest_histogram, kind, where, ": too many quantized bins, ", quantized_bins);
+    require(first <= largest_entropy_histogram, kind, where, ": too many quantized bins, ",
+            quantized_bins);
     return first;
   }
 
@@ -40245,8 +40369,8 @@ struct kl_options {
 /// observed or followed the same batches.
 class kl_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
-  /// would begin with more than 2^22 bins.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^17, or if parity::fixed
+  /// would begin with more than 2^17 bins.
   explicit kl_observer(kl_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
@@ -40259,15 +40383,17 @@ class kl_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^17 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
   /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
-  /// grow beyond 2^22 bins.
+  /// grow beyond 2^17 bins.
   void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const kl_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");
@@ -40298,8 +40424,8 @@ class kl_observer {
   /// impossible state.
   void read(detail::byte_reader& in) {
     kl_options options;
-    options.num_bins = in.get_size(detail::largest_histogram);
-    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.num_bins = in.get_size(detail::largest_entropy_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_entropy_histogram);
     options.behaviour = detail::get_choice(in, parity::fixed, where);
     static_cast<void>(
         detail::entropy_histogram::first_bins(options.num_bins, options.num_quantized_bins,
@@ -40345,8 +40471,9 @@ class percentile_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) {
     min_max_observer seen = seen_;
     const min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -40360,7 +40487,8 @@ class percentile_observer {
   /// grow beyond 2^22 bins.
   void follow(const batch_extent& batch) { histogram_.add({}, batch.range, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const percentile_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");
@@ -41006,8 +41134,8 @@ struct entropy_options {
 /// observed or followed the same batches.
 class entropy_observer {
  public:
-  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^22, or if parity::fixed
-  /// would begin with more than 2^22 bins.
+  /// Throws invalid_argument unless 0 < num_quantized_bins <= num_bins <= 2^17, or if parity::fixed
+  /// would begin with more than 2^17 bins.
   explicit entropy_observer(entropy_options options = {})
       : options_(options),
         histogram_(options.num_bins, options.num_quantized_bins, options.behaviour, where) {}
@@ -41020,15 +41148,17 @@ class entropy_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^17 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) { histogram_.observe(x, where); }
 
   /// Grows the histogram with a batch that another observer counts. Throws unsupported if it would
-  /// grow beyond 2^22 bins.
+  /// grow beyond 2^17 bins.
   void follow(const batch_extent& batch) { histogram_.follow(batch, where); }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const entropy_observer& other) {
     require(options_ == other.options_, error_kind::invalid_argument, where,
             ": merging other options");
@@ -41060,8 +41190,8 @@ class entropy_observer {
   /// impossible state.
   void read(detail::byte_reader& in) {
     entropy_options options;
-    options.num_bins = in.get_size(detail::largest_histogram);
-    options.num_quantized_bins = in.get_size(detail::largest_histogram);
+    options.num_bins = in.get_size(detail::largest_entropy_histogram);
+    options.num_quantized_bins = in.get_size(detail::largest_entropy_histogram);
     options.symmetric = detail::get_choice(in, true, where);
     options.behaviour = detail::get_choice(in, parity::fixed, where);
     static_cast<void>(
@@ -41124,8 +41254,9 @@ class percentile_observer {
   }
 
   /// Observes one batch; an empty one changes nothing, a NaN or an infinity makes range() throw.
-  /// Throws unsupported if the histogram would grow beyond 2^22 bins, invalid_argument for null
-  /// data or if no floats lie between its edges; then the batch was not seen.
+  /// Throws unsupported if the histogram would grow beyond 2^22 bins, overflow if it would count
+  /// more than 2^48 values, invalid_argument for null data or if no floats lie between its edges;
+  /// then the batch was not seen.
   void observe(std::span<const float> x) {
     detent::min_max_observer seen = seen_;
     const detent::min_max_observer batch = detail::observe_batch(seen, x, where);
@@ -41150,12 +41281,14 @@ class percentile_observer {
     }
   }
   /// Adds what `other` has counted. Both must have observed or followed the same batches, in the
-  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms.
+  /// same order. Throws invalid_argument if the options differ, or the edges of the histograms,
+  /// overflow if more than 2^48 values would be counted.
   void merge(const percentile_observer& other) {
     require(options_ == other.options_ && magnitude_edges_ == other.magnitude_edges_,
             error_kind::invalid_argument, where,
             ": merging other options, or a histogram that has grown with other batches");
     histogram_.merge(other.histogram_, where);
+    detail::require_room(magnitude_counts_, detail::total_of(other.magnitude_counts_), where);
     for (std::size_t i = 0; i < magnitude_counts_.size(); ++i) {
       magnitude_counts_[i] += other.magnitude_counts_[i];
     }
@@ -41236,11 +41369,11 @@ class percentile_observer {
                               edges.size() > options_.num_bins &&
                               std::is_sorted(edges.begin(), edges.end()) && edges[0] < edges[1],
                           where, "the edges of the histogram");
-    detail::require_state(detail::are_within(magnitude_counts_, seen_.count()), where,
-                          "more was counted than was seen");
+    detail::require_saved_counts(magnitude_counts_, seen_.count(), where);
   }
 
   void observe_magnitudes(std::span<const float> x) {
+    detail::require_room(magnitude_counts_, x.size(), where);
     std::vector<float> magnitudes(x.size());
     std::transform(x.begin(), x.end(), magnitudes.begin(), [](float v) { return std::fabs(v); });
     const auto [least, largest] = std::minmax_element(magnitudes.begin(), magnitudes.end());
@@ -41269,7 +41402,8 @@ class percentile_observer {
       const float width = magnitude_edges_[1] - magnitude_edges_[0];
       const float first = magnitude_edges_.back() + width;
       const float end = largest + width;
-      detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width, where);
+      detail::require_bins(static_cast<float>(edges.size()) + (end - first) / width,
+                           detail::largest_histogram, where);
       const std::vector<double> appended = detail::numpy::arange(first, end, width);
       edges.insert(edges.end(), appended.begin(), appended.end());
     }
@@ -41804,24 +41938,28 @@ class two_phase_histogram {
   }
 
   /// Throws invalid_argument if all values of the first phase were the same and the length of the
-  /// range of a batch of the second overflows a float; then the batch was not seen.
+  /// range of a batch of the second overflows a float, overflow if more than 2^48 values would be
+  /// counted; then the batch was not seen.
   void observe(std::span<const float> x, const char* where) {
     detent::min_max_observer seen = seen_[phase_];
     const detent::min_max_observer batch = observe_batch(seen, x, where);
     if (phase_ == 1 && batch.is_finite()) {
+      require_room(counts_, x.size(), where);
       count(x, where);
     }
     seen_[phase_] = seen;  // a batch that is refused was not seen
   }
 
   /// Adds what another histogram has seen in the current phase. Throws invalid_argument if that is
-  /// in another phase, or in a second phase with another range.
+  /// in another phase, or in a second phase with another range, overflow if more than 2^48 values
+  /// would be counted.
   void merge(const two_phase_histogram& other, const char* where) {
     require(phase_ == other.phase_ && bins_ == other.bins_ && symmetric_ == other.symmetric_,
             error_kind::invalid_argument, where, ": merging another phase");
     require(phase_ == 0 || seen_[0].range(where) == other.seen_[0].range(where),
             error_kind::invalid_argument, where,
             ": merging a second phase that follows another first one");
+    require_room(counts_, total_of(other.counts_), where);
     seen_[phase_].merge(other.seen_[phase_]);
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       counts_[i] += other.counts_[i];
@@ -41872,7 +42010,7 @@ class two_phase_histogram {
     seen_[1].read(in);
     counts_ = get_list<std::uint64_t>(in, bins_);
     require_state(counts_.size() == bins_, where, "the number of bins");
-    require_state(are_within(counts_, seen_[1].count()), where, "more was counted than was seen");
+    require_saved_counts(counts_, seen_[1].count(), where);
   }
 
   friend bool operator==(const two_phase_histogram&, const two_phase_histogram&) = default;
@@ -41911,7 +42049,8 @@ namespace ppq {
 struct kl_options {
   /// The scheme that finalize() will be called with; must be symmetric.
   quant_scheme scheme = default_scheme;
-  /// Bins of the histogram, a multiple of B (see kl_observer) up to 2^22.
+  /// Bins of the histogram, a multiple of B up to 2^22 and to the root of B * 2^32 (see
+  /// kl_observer): up to 741376 for 8 bits.
   std::size_t bins = 4096;
   bool power_of_two = false;  ///< whether scales are powers of two, PPQ's POWER_OF_2 policy
   friend bool operator==(const kl_options&, const kl_options&) = default;
@@ -41940,13 +42079,13 @@ struct kl_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 / B) for range() and finalize(). Memory: O(bins). Not thread-safe: use one
-/// per thread, then merge() after each phase.
+/// Time: O(bins^2 / B) for range() and finalize(), at most 2^32 bins. Memory: O(bins). Not
+/// thread-safe: use one per thread, then merge() after each phase.
 class kl_observer {
  public:
   /// Throws unsupported for an asymmetric scheme, which PPQ does not have; invalid_argument for a
   /// grid without zero and something positive or beyond 17 bits, or unless bins is a multiple of B
-  /// up to 2^22.
+  /// up to 2^22, and bins^2 / B is at most 2^32.
   explicit kl_observer(kl_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     require(options.scheme.symmetric, error_kind::unsupported, where,
@@ -42028,6 +42167,7 @@ class kl_observer {
     const std::size_t multiple = half_levels(options.scheme.levels);
     require(options.bins > 0 && options.bins <= largest_bins && options.bins % multiple == 0, kind,
             where, ": ", options.bins, " bins are not a multiple of ", multiple, " up to 2^22");
+    detail::require_search(options.bins / multiple, options.bins, where, kind);
   }
 
   [[nodiscard]] static std::size_t half_levels(grid levels) noexcept {
@@ -42048,13 +42188,14 @@ class kl_observer {
     const auto cleared = static_cast<std::size_t>(static_cast<double>(counts.size()) * 0.002);
     std::fill_n(counts.begin(), cleared, 0);
     counts[cleared] = 1;
+    const std::vector<double> logs = logs_of_shares(counts);
     std::size_t best = 0;
     double least = 0.0;
     for (std::size_t r = half_levels(); r <= counts.size(); r += half_levels()) {
       if (r <= cleared) {
         continue;
       }
-      const double divergence = divergence_of(counts, r);
+      const double divergence = divergence_of(counts, logs, r);
       if (best == 0 || divergence < least) {
         best = r;
         least = divergence;
@@ -42063,9 +42204,22 @@ class kl_observer {
     return best;
   }
 
+  /// log(P + 1e-30) of each count, where nothing is added to it.
+  [[nodiscard]] static std::vector<double> logs_of_shares(
+      const std::vector<std::uint64_t>& counts) {
+    const auto total = static_cast<float>(detail::total_of(counts));
+    std::vector<double> logs;
+    logs.reserve(counts.size());
+    for (const std::uint64_t count : counts) {
+      logs.push_back(static_cast<double>(static_cast<float>(count) / total) + little);
+    }
+    detail::active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    return logs;
+  }
+
+  /// `logs` is what logs_of_shares() returns.
   [[nodiscard]] double divergence_of(const std::vector<std::uint64_t>& counts,
-                                     std::size_t r) const {
-    constexpr double little = 1e-30;
+                                     const std::vector<double>& logs, std::size_t r) const {
     std::uint64_t kept = 0;
     for (std::size_t i = 0; i < r; ++i) {
       kept += counts[i];
@@ -42085,6 +42239,7 @@ class kl_observer {
       }
       const float share =
           nonzero == 0 ? 0.0F : static_cast<float>(group) / static_cast<float>(nonzero);
+      const double log_of_share = log_of(share / static_cast<float>(kept));
       for (std::size_t i = begin; i < begin + group_size; ++i) {
         // The share of what lies beyond r joins the last count.
         const std::uint64_t count = counts[i] + (i + 1 == r ? total - kept : 0);
@@ -42092,14 +42247,17 @@ class kl_observer {
           continue;  // P is zero, and so is the term
         }
         const float p = static_cast<float>(count) / static_cast<float>(total);
-        const float q = counts[i] == 0 ? 0.0F : share / static_cast<float>(kept);
-        const double log_p = detail::portable_log(static_cast<double>(p) + little);
-        const double log_q = detail::portable_log(static_cast<double>(q) + little);
+        const double log_p = count == counts[i] ? logs[i] : log_of(p);
+        const double log_q = counts[i] == 0 ? log_of(0.0F) : log_of_share;
         sum = std::fma(static_cast<double>(p), (log_p - log_q) / log_of_ten, sum);
       }
     }
     return sum;
   }
+  static double log_of(float share) noexcept {
+    return detail::portable_log(static_cast<double>(share) + little);
+  }
+  static constexpr double little = 1e-30;
   static constexpr double log_of_ten = 0x1.26bb1bbb55516p+1;
 
   kl_options options_;
@@ -42184,8 +42342,9 @@ namespace ppq {
 
 /// Options of ppq::mse_observer.
 struct mse_options {
-  quant_scheme scheme = default_scheme;     ///< the scheme that finalize() will be called with
-  std::size_t bins = 2048;                  ///< number of bins of the histogram, in 1..2^16
+  quant_scheme scheme = default_scheme;  ///< the scheme that finalize() will be called with
+  /// Number of bins of the histogram, in 1..2^16; fewer for narrow grids (see mse_observer).
+  std::size_t bins = 2048;
   parity behaviour = parity::as_published;  ///< whether PPQ's bug is reproduced or repaired
   friend bool operator==(const mse_options&, const mse_options&) = default;
 };
@@ -42216,12 +42375,14 @@ struct mse_options {
 /// The two phases must see the same data, however split into batches; values outside the range of
 /// the first phase are not counted in the second. Neither phase depends on batches.
 ///
-/// Time: O(bins^2 * bins / L / 8) for range() and finalize(). Memory: O(bins). Not thread-safe: use
-/// one per thread, then merge() after each phase.
+/// Time: O(C * bins) for range() and finalize(), where C is the greatest number of candidates: bins
+/// / L if symmetric, else (bins / 8) * (bins / L). C * bins is at most 2^32: for an asymmetric
+/// scheme of 8 bits, up to 20000 bins. Memory: O(bins). Not thread-safe: use one per thread, then
+/// merge() after each phase.
 class mse_observer {
  public:
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits, or
-  /// unless 0 < bins <= 2^16.
+  /// unless 0 < bins <= 2^16 and C * bins <= 2^32.
   explicit mse_observer(mse_options options = {})
       : options_(options), histogram_(options.bins, options.scheme.symmetric) {
     require_options(options, error_kind::invalid_argument);
@@ -42296,8 +42457,19 @@ class mse_observer {
     detail::require_levels(options.scheme, where, kind);
     require(options.bins > 0 && options.bins <= largest_bins, kind, where, ": ", options.bins,
             " bins, not 1..2^16");
+    const std::size_t starts =
+        options.scheme.symmetric ? 1 : (options.bins + start_interval - 1) / start_interval;
+    detail::require_search(starts * (options.bins / levels_of(options)), options.bins, where, kind);
   }
   static constexpr std::size_t start_interval = 8;
+
+  /// How many levels the intervals of candidates are divided into.
+  [[nodiscard]] static std::size_t levels_of(const mse_options& options) noexcept {
+    const grid g = options.scheme.levels;
+    const auto all = static_cast<std::size_t>(g.qmax - g.qmin + 1);
+    const bool halve = options.scheme.symmetric && options.behaviour == parity::fixed;
+    return halve ? all / 2 : all;
+  }
 
   struct candidate {
     std::size_t start;
@@ -42335,10 +42507,7 @@ class mse_observer {
             ": nothing of phase 1 lies in the range of phase 0");
 
     const bool symmetric = options_.scheme.symmetric;
-    const auto all_levels =
-        static_cast<std::size_t>(options_.scheme.levels.qmax - options_.scheme.levels.qmin + 1);
-    const bool halve = symmetric && options_.behaviour == parity::fixed;
-    const std::size_t levels = halve ? all_levels / 2 : all_levels;
+    const std::size_t levels = levels_of(options_);
     const std::size_t steps = counts.size() / levels;
     const double width = histogram_.width();
     const double first = histogram_.first();
@@ -42669,7 +42838,7 @@ class moving_average_min_max_observer {
 
 /// Options of torch::histogram_observer.
 struct histogram_options {
-  std::size_t bins = 2048;  ///< number of bins, in 2..2^20
+  std::size_t bins = 2048;  ///< number of bins, in 2..2^16
   /// Parts that a bin is divided into when the range grows, in 1..1024.
   std::size_t upsample_rate = 16;
   unsigned bits = 8;  ///< bits of the type that is quantized to, in 1..16
@@ -42697,11 +42866,11 @@ struct histogram_options {
 /// If two errors differ in their last bits, or a middle falls on an edge, PyTorch may end a step
 /// sooner or later.
 ///
-/// Time: O(bins) for each of at most `bins` steps. Memory: O(bins). Not thread-safe; it has
-/// append() and follow(), but no merge().
+/// Time: O(bins) for each of at most `bins` steps; hence the limit of `bins`. Memory: O(bins). Not
+/// thread-safe; it has append() and follow(), but no merge().
 class histogram_observer {
  public:
-  /// Throws invalid_argument unless 2 <= bins <= 2^20, 0 < upsample_rate <= 2^10 and 1 <= bits <=
+  /// Throws invalid_argument unless 2 <= bins <= 2^16, 0 < upsample_rate <= 2^10 and 1 <= bits <=
   /// 16.
   explicit histogram_observer(histogram_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
@@ -42804,8 +42973,10 @@ class histogram_observer {
       detail::require_state(next.counts_.size() == options.bins && counted.lower <= counted.upper &&
                                 std::isfinite(counted.upper - counted.lower),
                             where, "the range of the histogram");
-      detail::require_state(*std::min_element(next.counts_.begin(), next.counts_.end()) >= 0.0F,
-                            where, "a count is negative");
+      const auto [least, most] = std::minmax_element(next.counts_.begin(), next.counts_.end());
+      detail::require_state(*least >= 0.0F, where, "a count is negative");
+      // More than any number of values. Sums of such counts stay finite, as saved counts must be.
+      detail::require_state(*most <= 0x1p64F, where, "a count is too large");
       next.has_range_ = true;
     }
     *this = std::move(next);
@@ -42815,12 +42986,12 @@ class histogram_observer {
 
  private:
   static constexpr const char* where = "torch::histogram_observer";
-  static constexpr std::size_t largest_bins = std::size_t{1} << 20;
+  static constexpr std::size_t largest_bins = std::size_t{1} << 16;  // 2^32 in all steps
   static constexpr std::size_t largest_upsample_rate = 1024;
 
   static void require_options(const histogram_options& options, error_kind kind) {
     require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ", options.bins,
-            " bins, not 2..2^20");
+            " bins, not 2..2^16");
     require(options.upsample_rate > 0 && options.upsample_rate <= largest_upsample_rate, kind,
             where, ": upsample rate ", options.upsample_rate, " is not in 1..1024");
     require(options.bits >= 1 && options.bits <= 16, kind, where, ": ", options.bits,
@@ -42870,7 +43041,7 @@ class histogram_observer {
     const std::vector<float> edges =
         detail::pytorch::linspace(now.lower, now.upper, options_.bins + 1);
     for (std::size_t i = 0; i < parts; ++i) {
-      // One by one: there may be 2^30 parts.
+      // One by one: there may be 2^26 parts.
       const float begin = detail::pytorch::linspace_value(old.lower, old.upper, parts + 1, i);
       const float middle = begin + 0.5F * part;
       const auto above = std::upper_bound(edges.begin(), edges.end(), middle) - edges.begin();
