@@ -36,6 +36,9 @@ tensor signed_bytes(shape dims, const std::vector<std::int8_t>& values) {
   return make_tensor(element_type::s8, std::move(dims), values);
 }
 tensor scale(float s) { return floats({}, {s}); }
+tensor wide_floats(shape dims, const std::vector<double>& values) {
+  return make_tensor(element_type::f64, std::move(dims), values);
+}
 
 /// A tensor of 16-bit floats.
 tensor halves(shape dims, const std::vector<float>& values) {
@@ -443,4 +446,49 @@ TEST_CASE("forms: what operators need beside their outputs counts against the li
       {{"bits", number(2)}, {"block_size", number(16)}, {"K", number(64)}, {"N", number(4096)}},
       microsoft));
   refused(b, std::size_t{512} << 10U);
+}
+
+TEST_CASE("forms: packed operands and rows that a run computes count against the limit of memory") {
+  constexpr std::size_t mib = std::size_t{1} << 20U;
+  // A run gets a little more memory than it needs, and then a little less.
+  const auto needs = [](const model_builder& b, const tensor& x, std::size_t bytes_of_memory) {
+    graph::executor_options options;
+    options.max_memory_bytes = bytes_of_memory + mib / 4;
+    static_cast<void>(graph::executor(b.get(), options).run({{"x", x}}));
+    options.max_memory_bytes = bytes_of_memory - mib / 4;
+    check_graph_error(error_kind::bad_file, {"limit"}, [&] {
+      static_cast<void>(graph::executor(b.get(), options).run({{"x", x}}));
+    });
+  };
+  // A node makes 1 MiB of floats.
+  const auto computed = [](model_builder& b, const std::vector<std::int64_t>& dims) {
+    b.constant("one", floats({1}, {1}));
+    b.constant("dims", dims);
+    return b.add("Expand", {"one", "dims"});
+  };
+  const tensor row = floats({1, 64}, std::vector<float>(64, 1.0F));
+  for (const char* op : {"MatMul", "Gemm", "Einsum"}) {
+    INFO(op);
+    model_builder b(17);
+    b.input("x", row.dims());
+    attributes a;
+    if (std::string_view(op) == "Einsum") {
+      a["equation"] = text("ij,jk->ik");
+    }
+    b.output(b.add(op, {"x", computed(b, {64, 4096})}, a));
+    needs(b, row, (a.empty() ? 2 : 3) * mib);  // Einsum copies the operand before it packs it
+  }
+  const tensor query = row.reshaped({1, 1, 1, 64});
+  model_builder attention(23);
+  attention.input("x", query.dims());
+  const std::string keys = computed(attention, {1, 1, 4096, 64});
+  attention.output(attention.add("Attention", {"x", keys, keys}));
+  needs(attention, query, 5 * mib);  // the operand, two copies, and both packed
+
+  // The rows in double are the output, a copy, and their powers.
+  const tensor logits = wide_floats({1, 65536}, std::vector<double>(65536, 1.0));
+  model_builder b(17);
+  b.input("x", logits.dims(), element_type::f64);
+  b.output(b.add("LogSoftmax", {"x"}), element_type::f64);
+  needs(b, logits, 3 * mib / 2);
 }

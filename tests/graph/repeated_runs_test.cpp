@@ -428,6 +428,48 @@ TEST_CASE("executors of one model share what is packed, and run at the same time
   }
 }
 
+/// Counts the objects of this type that live.
+struct counted {
+  static inline std::atomic<int> living{0};
+  counted() { ++living; }
+  counted(const counted&) = delete;
+  counted& operator=(const counted&) = delete;
+  ~counted() { --living; }
+};
+
+void run_counted(graph::operator_context& c) {
+  static_cast<void>(graph::ops::cached_state<counted>(c, {1}, [](counted&) {}));
+  CHECK(counted::living == 1);
+  c.share_output(0, c.input(0));
+}
+
+TEST_CASE("what is packed of an input that is no constant ends with the run") {
+  graph::operator_registry registry = graph::default_operators();
+  registry.add(graph::operator_definition{"", "Counted", 2, 2, graph::layout_support::plain,
+                                          infer_packed_add, run_counted});
+  for (const bool is_constant : {false, true}) {
+    INFO(is_constant);
+    model_builder b;
+    b.input("x", {2});
+    tensors inputs{{"x", floats({2}, {1, 2})}};
+    if (is_constant) {
+      b.constant("w", inputs["x"]);
+    } else {
+      b.input("w", {2});
+      inputs["w"] = inputs["x"];
+    }
+    b.output(b.add("Counted", {"x", "w"}));
+    {
+      graph::executor executor(b.get(), {}, registry);
+      for (int run = 0; run < 3; ++run) {
+        static_cast<void>(executor.run(inputs));
+        CHECK(counted::living == (is_constant ? 1 : 0));
+      }
+    }
+    CHECK(counted::living == 0);
+  }
+}
+
 TEST_CASE("outputs are the caller's: later runs do not write to them") {
   model_builder b;
   b.input("x", {4});

@@ -19,6 +19,7 @@
 #include <detent/gemm.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/computed_floats.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -278,10 +279,10 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
   constexpr std::size_t block = 64;
   const head_view& q = s.query;
   const std::size_t width = s.value.width;
-  const packed_floats packed_keys(matrix_view<const float>(keys, s.total, q.width).transposed(),
-                                  {});
+  const computed_floats packed_keys(c,
+                                    matrix_view<const float>(keys, s.total, q.width).transposed());
   const std::size_t used_values = c.has_output(0) ? s.total : 0;
-  const packed_floats packed_values(matrix_view<const float>(values, used_values, width), {});
+  const computed_floats packed_values(c, matrix_view<const float>(values, used_values, width));
   std::pmr::vector<float> queries((std::min)(block, q.length) * q.width, c.memory);
   std::pmr::vector<float> scores((std::min)(block, q.length) * s.total, c.memory);
   const float* from = c.inputs[0].data<float>().data();
@@ -296,7 +297,7 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
       std::transform(from + q.row(b, head, begin + i), from + q.row(b, head, begin + i) + q.width,
                      queries.data() + i * q.width, [scale](float x) { return x * scale; });
     }
-    gemm(matrix_view<const float>(queries.data(), rows, q.width), packed_keys,
+    gemm(matrix_view<const float>(queries.data(), rows, q.width), packed_keys.packed(),
          matrix_view<float>(scores.data(), rows, s.total));
     for (std::size_t i = 0; i < rows; ++i) {
       weigh_scores(c, bias, b, head, begin + i,
@@ -306,7 +307,7 @@ inline void run_head(operator_context& c, const sizes& s, const score_bias& bias
     if (to == nullptr) {
       continue;
     }
-    gemm(matrix_view<const float>(scores.data(), rows, s.total), packed_values,
+    gemm(matrix_view<const float>(scores.data(), rows, s.total), packed_values.packed(),
          matrix_view<float>(to + out.row(b, head, begin), rows, width,
                             static_cast<std::ptrdiff_t>(out.step())));
   }

@@ -25,6 +25,7 @@
 #include <detent/gemm.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/computed_floats.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -356,9 +357,9 @@ inline void multiply_matrices(const operator_context& c, const plan& p, const ma
                  joined({&m.stack, &m.inner, &m.columns}), right.data());
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < stack; ++i) {
-    const packed_floats packed(
-        matrix_view<const float>(right.data() + i * inner * columns, inner, columns), {});
-    gemm(matrix_view<const float>(left.data() + i * rows * inner, rows, inner), packed,
+    const computed_floats factor(
+        c, matrix_view<const float>(right.data() + i * inner * columns, inner, columns));
+    gemm(matrix_view<const float>(left.data() + i * rows * inner, rows, inner), factor.packed(),
          matrix_view<float>(products.data() + i * rows * columns, rows, columns), -infinity,
          infinity, *c.parallel);
   }

@@ -23,6 +23,7 @@
 #include <detent/config.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/computed_floats.hpp>
 #include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/node_state.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -155,7 +156,8 @@ inline void run_matmul(operator_context& c) {
     for_each_product(s, a.data<float>().data(), b.data<float>().data(),
                      y.mutable_data<float>().data(),
                      [&](const float* lhs, const float* rhs, float* out, std::size_t rows) {
-                       gemm({lhs, rows, s.k}, packed_floats({rhs, s.k, s.n}, {}), {out, rows, s.n},
+                       const computed_floats right(c, {rhs, s.k, s.n});
+                       gemm({lhs, rows, s.k}, right.packed(), {out, rows, s.n},
                             -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::infinity(), *c.parallel);
                      });
@@ -252,10 +254,16 @@ inline void run_gemm(operator_context& c) {
                         c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
                         c.inputs[2].dims().back() == c.outputs[0].dim(1);
   const bool finished = row_bias || (!has_bias && alpha == 1.0F);
-  const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
-    fresh = packed_floats(s.rhs(c.inputs[1].data<float>().data()),
-                          row_bias ? c.inputs[2].data<float>() : std::span<const float>{});
-  });
+  const matrix_view<const float> b = s.rhs(c.inputs[1].data<float>().data());
+  const std::span<const float> bias_row =
+      row_bias ? c.inputs[2].data<float>() : std::span<const float>{};
+  std::optional<computed_floats> computed;
+  const packed_floats& right =
+      c.is_constant(1)
+          ? *cached_state<packed_floats>(
+                 c, {1}, [&](packed_floats& fresh) { fresh = packed_floats(b, bias_row); })
+                 .packed
+          : computed.emplace(c, b, bias_row).packed();
   const float* a = c.inputs[0].data<float>().data();
   std::pmr::vector<float> transposed(c.memory);
   if (s.transpose_a) {
@@ -266,7 +274,7 @@ inline void run_gemm(operator_context& c) {
   auto out = c.make_output(0).mutable_data<float>();
   c.count_multiply_adds({out.size(), s.k});
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  gemm({a, s.m, s.k}, *state.packed, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
+  gemm({a, s.m, s.k}, right, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
        finished ? clamp.upper : infinity, *c.parallel);
   if (finished) {
     return;

@@ -27,6 +27,7 @@
 #include <detent/config.hpp>
 #include <detent/dynamic_linear.hpp>
 #include <detent/gemm.hpp>
+#include <detent/graph/ops/computed_floats.hpp>
 #include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/ops/node_state.hpp>
@@ -225,6 +226,8 @@ inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbi
 
 inline void run_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
+  const counted_bytes computed(
+      c, c.are_constant({1, 2, 3, 5}) ? 0 : packed_bytes(layout.depth, layout.columns));
   const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 5}, [&](packed_nbits& fresh) {
     fresh.is_integer = takes_integer_rows(c, layout);
     if (fresh.is_integer) {

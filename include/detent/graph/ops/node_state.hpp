@@ -33,7 +33,8 @@ struct node_state : operator_state {
 };
 
 /// The state of the node, whose packed part make(packed) fills from the inputs listed in `from`. It
-/// is made once if these inputs are the same in every run, otherwise in each run.
+/// is made once if these inputs are the same in every run, otherwise in each run, which it does not
+/// outlive.
 template <class Packed, class Own = nothing_else, class Make>
 node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
                                       const Make& make) {
@@ -42,6 +43,7 @@ node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list
     make(*packed);
     auto fresh = std::make_unique<node_state<Packed, Own>>();
     fresh->packed = std::move(packed);
+    fresh->for_one_run = !c.are_constant(from);
     *c.state = std::move(fresh);
   }
   return static_cast<node_state<Packed, Own>&>(**c.state);

@@ -35,6 +35,9 @@ namespace graph {
 /// Base class of what an operator keeps for one node between runs, such as packed weights or
 /// tables. Operators derive their own state from it; see operator_context::state.
 struct operator_state {
+  /// Whether the executor drops the state at the end of the operator's run(), because it was
+  /// derived from inputs that are not constant.
+  bool for_one_run = false;
   /// An empty state.
   operator_state() = default;
   /// States are not copied: they belong to one node of one executor. See share().
@@ -84,6 +87,24 @@ struct run_work {
   bool refused = false;  ///< Whether an operator was stopped because it exceeded one of these.
 };
 
+/// Counts memory that the objects of an operator allocate by themselves, as packed weights do,
+/// against executor_options::max_memory_bytes. Thread-safe.
+class memory_counter {
+ public:
+  /// For derived classes.
+  memory_counter() = default;
+  /// Not copyable: operators refer to it.
+  memory_counter(const memory_counter&) = delete;
+  /// Not assignable, as it is not copyable.
+  memory_counter& operator=(const memory_counter&) = delete;
+  /// Destroys the derived object.
+  virtual ~memory_counter() = default;
+  /// Counts `bytes`. Throws bad_file if they do not fit the limit.
+  virtual void take(std::size_t bytes) = 0;
+  /// Takes back what take() has counted.
+  virtual void give_back(std::size_t bytes) noexcept = 0;
+};
+
 /// One application of an operator to the inputs of one node: what infer() and run() of an
 /// operator_definition receive.
 ///
@@ -114,6 +135,8 @@ class operator_context {
   /// executor_options::max_memory_bytes: use it for all that grows with a tensor, for example as
   /// `std::pmr::vector<float> sums(n, c.memory);`. Never null.
   std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
+  /// Counts what run() needs and cannot take from `memory`; null if nothing is limited.
+  memory_counter* counter = nullptr;
   run_work* work = nullptr;  ///< What the run has done so far; null if nothing is limited.
 
   /// The node to which the operator is applied.

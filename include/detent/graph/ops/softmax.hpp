@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -46,7 +47,8 @@ void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::size_t rows_of_block = (std::max)(block / v.length, std::size_t{1});
   for_pieces(c, v.outer * v.inner, rows_of(costly_piece, v.length),
              [&](std::size_t begin, std::size_t end) {
-               std::vector<Value> values((std::min)(rows_of_block, end - begin) * v.length);
+               std::pmr::vector<Value> values((std::min)(rows_of_block, end - begin) * v.length,
+                                              c.memory);
                for (std::size_t r = begin; r < end; r += rows_of_block) {
                  const std::size_t count = (std::min)(rows_of_block, end - r);
                  const auto for_each_element = [&](const auto& visit) {
@@ -92,7 +94,8 @@ inline void exponentiate(std::span<double> values) {
 
 /// Softmax of rows of `length` values, in place: e^(x - m) / (sum of e^(x - m)) with the largest
 /// value m of the row. A row with NaN or infinity becomes NaN.
-inline void softmax_rows(std::span<double> rows, std::size_t length) {
+inline void softmax_rows(std::span<double> rows, std::size_t length,
+                         std::pmr::memory_resource* /*memory*/) {
   for (std::size_t first = 0; first < rows.size(); first += length) {
     const std::span<double> row = rows.subspan(first, length);
     const double largest = largest_of(row);
@@ -111,8 +114,9 @@ inline void softmax_rows(std::span<double> rows, std::size_t length) {
 }
 
 /// LogSoftmax of rows of `length` values, in place: x - m - log(sum of e^(x - m)).
-inline void log_softmax_rows(std::span<double> rows, std::size_t length) {
-  std::vector<double> powers(length);
+inline void log_softmax_rows(std::span<double> rows, std::size_t length,
+                             std::pmr::memory_resource* memory) {
+  std::pmr::vector<double> powers(length, memory);
   for (std::size_t first = 0; first < rows.size(); first += length) {
     const std::span<double> row = rows.subspan(first, length);
     const double largest = largest_of(row);
@@ -165,7 +169,7 @@ inline void l2_row(std::span<double> row) {
 
 /// Calls Row for each row of `length` values.
 template <void (*Row)(std::span<double>)>
-void each_row(std::span<double> rows, std::size_t length) {
+void each_row(std::span<double> rows, std::size_t length, std::pmr::memory_resource* /*memory*/) {
   for (std::size_t first = 0; first < rows.size(); first += length) {
     Row(rows.subspan(first, length));
   }
@@ -212,15 +216,26 @@ inline void run_on_float_rows(operator_context& c, const axis_view& v,
   });
 }
 
+/// Changes rows of a length, which stand one behind the other, in place; takes what it needs beside
+/// them from a memory.
+using rows_function = void (*)(std::span<double> rows, std::size_t length,
+                               std::pmr::memory_resource* memory);
+
+/// Runs an operator of rows along the middle dimension of the view, in double.
+inline void run_on_rows_of(operator_context& c, const axis_view& v, rows_function rows) {
+  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
+    map_rows<T, double>(
+        c, v, [&](std::span<double> some, std::size_t length) { rows(some, length, c.memory); });
+  });
+}
+
 /// Runs an operator of the rows that Softmax would take, in double.
-template <void (*Rows)(std::span<double>, std::size_t)>
+template <rows_function Rows>
 void run_on_rows(operator_context& c) {
-  const axis_view v = softmax_view(c);
-  for_type(c, float_types{}, c.input(0).type(),
-           [&]<class T>() { map_rows<T, double>(c, v, Rows); });
+  run_on_rows_of(c, softmax_view(c), Rows);
 }
 /// The same with a kernel for floats.
-template <void (*Rows)(std::span<double>, std::size_t), auto kKernel>
+template <rows_function Rows, auto kKernel>
 void run_on_rows(operator_context& c) {
   if (c.input(0).type() == element_type::f32) {
     run_on_float_rows(c, softmax_view(c), row_kernels().*kKernel);
@@ -240,9 +255,7 @@ inline void run_lp_normalization(operator_context& c) {
   const shape& dims = c.input(0).dims();
   const axis_view v = view_axis(dims, c.axis(c.n().get_int("axis", -1), dims.size()));
   const bool absolute = c.n().get_int("p", 2) == 1;
-  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
-    map_rows<T, double>(c, v, absolute ? each_row<l1_row> : each_row<l2_row>);
-  });
+  run_on_rows_of(c, v, absolute ? each_row<l1_row> : each_row<l2_row>);
 }
 
 inline constexpr operator_definition softmax_operators[] = {

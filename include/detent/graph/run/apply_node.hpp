@@ -200,6 +200,9 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
       }
     } else {
       definition.run(c);
+      if (*c.state != nullptr && (*c.state)->for_one_run) {
+        c.state->reset();
+      }
     }
     for (tensor& t : c.outputs) {
       // Operators declare channels-last results also where both orders are the same. Such a
@@ -239,6 +242,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.parallel = &resources.options.parallel;
   c.allocate = resources.allocate;
   c.memory = resources.pool.scratch();
+  c.counter = resources.pool.counter();
   c.subgraphs = subgraphs;
   c.shapes_only = shapes_only;
   c.max_tensor_bytes = resources.options.max_tensor_bytes;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/memory_budget.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -78,6 +79,10 @@ class buffer_pool {
   /// Scratch memory that counts against the limit. It is not kept. The pool, or a copy of it, must
   /// outlive what is allocated.
   [[nodiscard]] std::pmr::memory_resource* scratch() const noexcept { return &state_->budget; }
+
+  /// Counts memory against the limit that is allocated elsewhere. The pool, or a copy of it, must
+  /// outlive what is counted.
+  [[nodiscard]] memory_counter* counter() const noexcept { return &state_->budget; }
 
   /// Whether something did not fit the limit since the last call of this function.
   [[nodiscard]] bool forget_refusal() const noexcept { return state_->budget.forget_refusal(); }

@@ -9,6 +9,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -16,7 +17,7 @@ namespace detail {
 
 /// Counts bytes that are in use and rejects what would exceed a limit. As a memory resource it
 /// allocates from the heap and counts what it allocates. Thread-safe.
-class memory_budget final : public std::pmr::memory_resource {
+class memory_budget final : public std::pmr::memory_resource, public memory_counter {
  public:
   explicit memory_budget(std::size_t limit) : limit_(limit) {}
   memory_budget(const memory_budget&) = delete;
@@ -34,7 +35,7 @@ class memory_budget final : public std::pmr::memory_resource {
     return true;
   }
   /// Counts `bytes`. Throws bad_file if they do not fit.
-  void take(std::size_t bytes) {
+  void take(std::size_t bytes) override {
     const bool fits = try_take(bytes);
     if (!fits) {
       refused_.store(true, std::memory_order_relaxed);
@@ -47,7 +48,9 @@ class memory_budget final : public std::pmr::memory_resource {
     return refused_.exchange(false, std::memory_order_relaxed);
   }
   /// Takes back what take() or try_take() has counted.
-  void give_back(std::size_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void give_back(std::size_t bytes) noexcept override {
+    used_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
