@@ -17,6 +17,7 @@
 #include <detent/float_formats.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 
 #include "check_graph_error.hpp"
@@ -491,4 +492,59 @@ TEST_CASE("forms: packed operands and rows that a run computes count against the
   b.input("x", logits.dims(), element_type::f64);
   b.output(b.add("LogSoftmax", {"x"}), element_type::f64);
   needs(b, logits, 3 * mib / 2);
+}
+
+TEST_CASE("forms: Dropout before opset 7 drops elements unless is_test says otherwise") {
+  const tensor x = floats({4}, {1, 2, 3, 4});
+  check_refused(error_kind::unsupported, {"Dropout", "is_test"}, "Dropout", {x}, {}, 6);
+  CHECK(values_of<float>(result_of("Dropout", {x}, {{"is_test", number(1)}}, 6)) ==
+        values_of<float>(x));
+  CHECK(values_of<float>(result_of("Dropout", {x}, {{"ratio", real(0.0F)}}, 6)) ==
+        values_of<float>(x));
+  CHECK(values_of<float>(result_of("Dropout", {x}, {}, 7)) == values_of<float>(x));
+  for (const std::int64_t is_test : {0, 1}) {
+    model_builder b(6);
+    b.input("x", {4});
+    const std::string dropped = b.add("Dropout", {"x"}, {{"is_test", number(is_test)}});
+    b.output(b.add("Relu", {dropped}));
+    graph::remove_no_ops(b.get());
+    CHECK(b.get().nodes.size() == (is_test == 1 ? 1U : 2U));
+  }
+}
+
+TEST_CASE("forms: a zero point has the type of the elements that it is for") {
+  const tensor a = bytes({1, 2}, {1, 2});
+  const tensor b = bytes({2, 2}, {1, 2, 3, 4});
+  const tensor zero = bytes({}, {1});
+  const tensor other = signed_bytes({}, {1});
+  const tensor image = bytes({1, 1, 1, 2}, {1, 2});
+  const tensor filters = bytes({1, 1, 1, 1}, {1});
+  const auto refused = [](const std::string& op, const std::vector<tensor>& inputs,
+                          const std::string& domain = "") {
+    check_refused(error_kind::bad_file, {op, "uint8", "zero point", "int8"}, op, inputs, {}, 17,
+                  domain);
+  };
+  for (const char* domain : {"", microsoft}) {
+    refused("DequantizeLinear", {a, scale(1), other}, domain);
+  }
+  check_refused(error_kind::bad_file, {"DequantizeLinear", "int32", "uint8"}, "DequantizeLinear",
+                {make_tensor(element_type::s32, {1}, std::vector<std::int32_t>{5}), scale(1), zero},
+                {});
+  for (const bool is_first : {false, true}) {
+    const tensor& of_a = is_first ? other : zero;
+    const tensor& of_b = is_first ? zero : other;
+    refused("MatMulInteger", {a, b, of_a, of_b});
+    refused("ConvInteger", {image, filters, of_a, of_b});
+    refused("QLinearMatMul", {a, scale(1), of_a, b, scale(1), of_b, scale(1), zero});
+    refused("QLinearConv", {image, scale(1), of_a, filters, scale(1), of_b, scale(1), zero});
+    refused("QGemm", {a, scale(1), of_a, b, scale(1), of_b}, microsoft);
+    refused("MatMulIntegerToFloat", {a, b, scale(1), scale(1), of_a, of_b}, microsoft);
+    refused("QLinearAdd", {a, scale(1), of_a, b, scale(1), of_b, scale(1), zero}, microsoft);
+    refused("MulInteger", {a, of_a, b, of_b}, microsoft);
+    refused("QLinearGlobalAveragePool", {image, scale(1), of_a, scale(1), of_b}, microsoft);
+  }
+  refused("DynamicQuantizeMatMul", {floats({1, 2}, {1, 2}), b, scale(1), other}, microsoft);
+  refused("QLinearSigmoid", {a, scale(1), other, scale(1), zero}, microsoft);
+  refused("QLinearConcat", {scale(1), zero, a, scale(1), other}, microsoft);
+  refused("DynamicLinear", {floats({1, 2}, {1, 2}), b, scale(1), other}, "detent");
 }

@@ -451,16 +451,19 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
 inline void infer_qlinear_conv(operator_context& c) {
   const bool quantized = c.has_input(qlinear_inputs.out_scale);
   c.require(quantized || c.n().domain == "detent", "the output scale is missing");
+  require_types_of_zero_points(c, qlinear_inputs);
   const element_type type = !quantized       ? element_type::f32
                             : c.has_input(7) ? c.inputs[7].type()
                                              : c.input(0).type();
   infer_convolution(c, 3, type);
 }
 
-inline void infer_conv_integer(operator_context& c) { infer_convolution(c, 1, element_type::s32); }
-
-inline void infer_conv_integer_to_float(operator_context& c) {
-  infer_convolution(c, 1, element_type::f32);
+/// Infers the output, of elements of a type, of a convolution of inputs 0 and 1 whose zero points
+/// `at` names.
+inline void infer_integer_convolution(operator_context& c, const integer_product_inputs& at,
+                                      element_type type) {
+  require_types_of_zero_points(c, at);
+  infer_convolution(c, 1, type);
 }
 
 inline void run_conv_integer_to_float(operator_context& c) {
@@ -479,11 +482,18 @@ inline constexpr operator_definition convolution_operators[] = {
     {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
     {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose,
      true},
-    {"", "ConvInteger", 2, 4, layout_support::any, &infer_conv_integer,
+    {"", "ConvInteger", 2, 4, layout_support::any,
+     [](operator_context& c) { infer_integer_convolution(c, integer_inputs, element_type::s32); },
      [](operator_context& c) { run_integer_convolution(c, integer_inputs); }, true},
-    {"detent", "ConvIntegerToFloat", 3, 7, layout_support::any, &infer_conv_integer_to_float,
+    {"detent", "ConvIntegerToFloat", 3, 7, layout_support::any,
+     [](operator_context& c) {
+       infer_integer_convolution(c, scaled_sum_inputs, element_type::f32);
+     },
      &run_conv_integer_to_float, true},
-    {"detent", "DynamicQuantizeConv", 2, 5, layout_support::any, &infer_conv_integer_to_float,
+    {"detent", "DynamicQuantizeConv", 2, 5, layout_support::any,
+     [](operator_context& c) {
+       infer_integer_convolution(c, dynamic_sum_inputs, element_type::f32);
+     },
      &run_dynamic_convolution, true},
     {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
      [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},

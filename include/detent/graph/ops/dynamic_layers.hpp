@@ -109,6 +109,7 @@ inline linear_sizes read_linear_sizes(const operator_context& c) {
     return {true, depth, static_cast<std::size_t>(columns)};
   }
   require_8bit(c, b, "B");
+  require_type_of_zero_point(c, 3, b);
   c.require(b.rank() == 2, "B has rank ", b.rank(), ", expected 2, or 1 for a saved form");
   c.require(c.has_input(2), "b_scale is missing");
   const std::size_t of_depth = read_flag(c, "transB", 0) ? 1 : 0;
@@ -191,6 +192,7 @@ inline void run_dynamic_linear(operator_context& c) {
 inline void infer_dynamic_conv(operator_context& c) {
   require_float_inputs(c);
   require_8bit(c, c.input(1), "W");
+  require_type_of_zero_point(c, 3, c.inputs[1]);
   c.require(c.has_input(2), "w_scale is missing");
   c.require_supported(c.input(0).rank() <= 4, "X has ", c.input(0).rank(),
                       " dimensions, expected 3 or 4");

@@ -20,6 +20,7 @@
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/dropout.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
@@ -592,10 +593,10 @@ inline void infer_dropout(operator_context& c) {
 }
 
 /// Whether a Dropout node drops anything: only if training_mode is true and the ratio is not 0.
-/// Both are inputs since opset 12.
+/// Both are inputs since opset 12. From opset 7 to 11, nothing is dropped.
 [[nodiscard]] inline bool drops_elements(const operator_context& c) {
   if (c.opset < 12 || !c.has_input(2)) {
-    return false;
+    return is_dropout_in_training(c.n(), c.opset);
   }
   const tensor& training = c.input(2);
   c.require(training.type() == element_type::boolean && training.count() == 1,
@@ -611,7 +612,8 @@ inline void infer_dropout(operator_context& c) {
 }
 
 inline void run_dropout(operator_context& c) {
-  c.require_supported(!drops_elements(c), "training is not supported");
+  c.require_supported(!drops_elements(c), "training is not supported",
+                      c.opset < 7 ? "; before opset 7, is_test is 0 by default" : "");
   c.share_output(0, c.input(0));
   if (!c.has_output(1)) {
     return;

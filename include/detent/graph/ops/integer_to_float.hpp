@@ -29,18 +29,21 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-inline void infer_float_matmul(operator_context& c) {
+/// Infers the output of a product of inputs 0 and 1 whose zero points `at` names.
+inline void infer_float_matmul(operator_context& c, const integer_product_inputs& at) {
+  require_types_of_zero_points(c, at);
   c.set_output(0, element_type::f32, matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
 
+/// The inputs of com.microsoft.DynamicQuantizeMatMul: a, b, b_scale, b_zero_point, bias.
+inline constexpr integer_product_inputs dynamic_matmul_inputs{
+    0, absent_input, absent_input, 1, 2, 3, absent_input, absent_input, absent_input, 4};
+
 inline void run_dynamic_quantize_matmul(operator_context& c) {
   const dynamic_operand x(c);
-  // Of the inputs a, b, b_scale, b_zero_point, bias, with the scale of a.
-  static constexpr integer_product_inputs at{
-      0, absent_input, absent_input, 1, 2, 3, absent_input, absent_input, absent_input, 4};
-  epilogue_options options = product_epilogue(c, at);
+  epilogue_options options = product_epilogue(c, dynamic_matmul_inputs);
   options.lhs_scale = x.params.scale;
-  run_integer_matmul(c, at, x.values, {&x.params.zero_point, 1}, options);
+  run_integer_matmul(c, dynamic_matmul_inputs, x.values, {&x.params.zero_point, 1}, options);
 }
 
 inline void run_matmul_integer_to_float(operator_context& c) {
@@ -61,6 +64,8 @@ inline void infer_mul_integer(operator_context& c) {
   const tensor& b = c.input(2);
   c.require(a.type() == b.type(), "operands of types ", graph::name(a.type()), " and ",
             graph::name(b.type()));
+  require_type_of_zero_point(c, 1, a);
+  require_type_of_zero_point(c, 3, b);
   c.set_output(0, element_type::s32, broadcast_dims(c, a.dims(), b.dims()));
 }
 
@@ -80,13 +85,17 @@ inline void run_mul_integer(operator_context& c) {
 }
 
 inline constexpr operator_definition integer_to_float_operators[] = {
-    {"com.microsoft", "MatMulIntegerToFloat", 4, 7, layout_support::plain, &infer_float_matmul,
+    {"com.microsoft", "MatMulIntegerToFloat", 4, 7, layout_support::plain,
+     [](operator_context& c) { infer_float_matmul(c, integer_to_float_inputs); },
      [](operator_context& c) { run_integer_matmul(c, integer_to_float_inputs); }, true},
-    {"detent", "MatMulIntegerToFloat", 3, 7, layout_support::plain, &infer_float_matmul,
+    {"detent", "MatMulIntegerToFloat", 3, 7, layout_support::plain,
+     [](operator_context& c) { infer_float_matmul(c, scaled_sum_inputs); },
      &run_matmul_integer_to_float, true},
-    {"detent", "DynamicQuantizeMatMul", 2, 5, layout_support::plain, &infer_float_matmul,
-     &run_dynamic_product, true},
-    {"com.microsoft", "DynamicQuantizeMatMul", 3, 5, layout_support::plain, &infer_float_matmul,
+    {"detent", "DynamicQuantizeMatMul", 2, 5, layout_support::plain,
+     [](operator_context& c) { infer_float_matmul(c, dynamic_sum_inputs); }, &run_dynamic_product,
+     true},
+    {"com.microsoft", "DynamicQuantizeMatMul", 3, 5, layout_support::plain,
+     [](operator_context& c) { infer_float_matmul(c, dynamic_matmul_inputs); },
      &run_dynamic_quantize_matmul, true},
     {"com.microsoft", "MulInteger", 1, 4, layout_support::plain, &infer_mul_integer,
      &run_mul_integer, true},

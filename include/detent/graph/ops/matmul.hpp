@@ -387,10 +387,12 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
 }
 
 inline void infer_matmul_integer(operator_context& c) {
+  require_types_of_zero_points(c, integer_inputs);
   c.set_output(0, element_type::s32, matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
 
 inline void infer_qlinear_matmul(operator_context& c) {
+  require_types_of_zero_points(c, qlinear_inputs);
   const element_type type = c.has_input(7) ? c.inputs[7].type() : c.input(0).type();
   c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
 }
@@ -398,6 +400,7 @@ inline void infer_qlinear_matmul(operator_context& c) {
 /// Infers the output of QLinearGemm and QGemm. The left side may have any rank; all dimensions but
 /// the last are rows.
 inline void infer_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
+  require_types_of_zero_points(c, at);
   const shape& a = c.input(at.lhs).dims();
   const shape& b = c.input(at.rhs).dims();
   const bool transposed = c.n().get_int("transB", 0) != 0;

@@ -418,6 +418,8 @@ inline void run_global_max(operator_context& c) {
 template <void (*InferPool)(operator_context&)>
 void infer_quantized_average(operator_context& c) {
   static_cast<void>(c.input(3));  // y_scale
+  require_type_of_zero_point(c, 2, c.input(0));
+  require_type_of_zero_point(c, 4, c.input(0));
   InferPool(c);
 }
 

@@ -191,10 +191,6 @@ inline void quantize_to_float8(operator_context& c, const tensor& x, const scale
 /// DequantizeLinear of floats of 8 bits: y = x * scale, in float.
 inline void dequantize_float8(operator_context& c, const tensor& q, const scale_layout& layout,
                               tensor& y) {
-  if (c.has_input(2)) {
-    c.require(c.inputs[2].type() == q.type(), "elements are ", shown(q.type()),
-              ", the zero point is ", shown(c.inputs[2].type()));
-  }
   require_no_float8_offset(c);
   const std::vector<float> scales = read_scales(c, 1);
   for_pieces(c, q.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
@@ -240,6 +236,7 @@ inline void run_quantize(operator_context& c) {
 }
 
 inline void infer_dequantize(operator_context& c) {
+  require_type_of_zero_point(c, 2, c.input(0));
   const element_type type = c.input(1).type();
   c.require_supported(
       type == element_type::f32 || type == element_type::f16 || type == element_type::bf16,

@@ -170,6 +170,15 @@ inline signed_operand as_signed(const operator_context& c, const tensor& t,
   return {flip_sign(t, c.allocate, element_type::s8), std::move(zero_points)};
 }
 
+/// Throws bad_file unless input i, a zero point, is absent or has the type of the elements that it
+/// is for, those of `t`.
+inline void require_type_of_zero_point(const operator_context& c, std::size_t i, const tensor& t) {
+  if (c.has_input(i)) {
+    c.require(c.inputs[i].type() == t.type(), "elements are ", shown(t.type()),
+              ", the zero point is ", shown(c.inputs[i].type()));
+  }
+}
+
 /// At which position a node of an integer product or convolution has each of its inputs;
 /// absent_input for those that the operator does not have.
 struct integer_product_inputs {
@@ -188,6 +197,13 @@ inline constexpr integer_product_inputs qgemm_inputs{0, 1, 2, 3, 4, 5, 7, 8, 6};
 /// The inputs of com.microsoft.MatMulIntegerToFloat.
 inline constexpr integer_product_inputs integer_to_float_inputs{
     0, 2, 4, 1, 3, 5, absent_input, absent_input, absent_input, 6};
+
+/// Throws bad_file unless the zero points of both sides of a product have the types of the sides.
+inline void require_types_of_zero_points(const operator_context& c,
+                                         const integer_product_inputs& at) {
+  require_type_of_zero_point(c, at.lhs_zero_point, c.input(at.lhs));
+  require_type_of_zero_point(c, at.rhs_zero_point, c.input(at.rhs));
+}
 
 /// The bounds of a clamp that a rewrite fused into a node, in its attributes `lower` and `upper`;
 /// infinite if absent.

@@ -49,6 +49,8 @@ inline void infer_quantized_binary(operator_context& c) {
   static_cast<void>(c.input(6));  // y_scale
   c.require(c.input(0).type() == c.input(3).type(), "operands of types ", shown(c.inputs[0].type()),
             " and ", shown(c.inputs[3].type()));
+  require_type_of_zero_point(c, 2, c.inputs[0]);
+  require_type_of_zero_point(c, 5, c.inputs[3]);
   c.set_output(0, c.has_input(7) ? c.inputs[7].type() : c.inputs[0].type(),
                broadcast_dims(c, c.inputs[0].dims(), c.inputs[3].dims()));
 }
@@ -211,6 +213,7 @@ inline node lookup_function(const node& n) {
 /// x_zero_point, y_scale, y_zero_point. Absent zero points are 0.
 inline void infer_lookup(operator_context& c) {
   static_cast<void>(c.input(3));  // y_scale
+  require_type_of_zero_point(c, 2, c.input(0));
   const node function = lookup_function(c.n());
   c.require_supported(function.op_type == "Clip" || is_unary_activation(function), "function '",
                       function.op_type, "'");
@@ -258,6 +261,7 @@ inline void infer_quantized_concat(operator_context& c) {
   };
   for (std::size_t i = 2; i < c.input_count(); i += 3) {
     require_bytes(c.input(i));
+    require_type_of_zero_point(c, i + 2, c.inputs[i]);
   }
   const tensor& typed = c.has_input(1) ? c.inputs[1] : c.inputs[2];
   require_bytes(typed);

@@ -42,6 +42,7 @@ namespace ops {
 /// scale, bias, mean, variance, y_scale and y_zero_point. Its attributes are `epsilon`, `lower` and
 /// `upper` (a fused clamp before quantization).
 inline void infer_quantized_batch_normalization(operator_context& c) {
+  require_type_of_zero_point(c, 2, c.input(0));
   c.set_output(0, c.has_input(8) ? c.inputs[8].type() : c.input(0).type(), c.input(0).dims());
   c.outputs[0].set_channels_last(c.inputs[0].channels_last());
 }

@@ -33,6 +33,7 @@
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
+#include <detent/graph/ops/dropout.hpp>
 #include <detent/graph/ops/folded_channels.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/run_resources.hpp>
@@ -252,10 +253,10 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 
 /// Removes Identity nodes, and Dropout nodes that do nothing in inference, and connects what takes
 /// their output to their input. A node stays if its mask is used, if it has an input for the
-/// training mode, if it connects an input of the graph to an output, if a sub-graph would hide
-/// the name, or if it makes an output of the graph from a value that a Gemm, MatMul or Transpose
-/// takes, too: releases of ONNX Runtime up to 1.26 fuse those with a Transpose before them and then
-/// lack the value if it is an output.
+/// training mode or is in training by its attributes, if it connects an input of the graph to an
+/// output, if a sub-graph would hide the name, or if it makes an output of the graph from a value
+/// that a Gemm, MatMul or Transpose takes, too: releases of ONNX Runtime up to 1.26 fuse those with
+/// a Transpose before them and then lack the value if it is an output.
 DETENT_GRAPH_DECL void remove_no_ops(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
@@ -272,7 +273,8 @@ DETENT_GRAPH_DECL void remove_no_ops(model& m) {
     }
     const bool has_mask = n.outputs.size() > 1 && !n.outputs[1].empty() &&
                           (!l.consumers(n.outputs[1]).empty() || l.is_output(n.outputs[1]));
-    const bool may_train = n.is("Dropout") && n.inputs.size() > 2 && !n.inputs[2].empty();
+    const bool may_train = n.is("Dropout") && ((n.inputs.size() > 2 && !n.inputs[2].empty()) ||
+                                               ops::is_dropout_in_training(n, m.opset()));
     if (has_mask || may_train) {
       continue;
     }
