@@ -50,10 +50,10 @@ tensor halves(shape dims, const std::vector<float>& values) {
   return make_tensor(element_type::f16, std::move(dims), bits);
 }
 
-/// The types of the first `count` outputs of a node with constant inputs.
-std::vector<element_type> types_of_outputs(const std::string& op, const std::vector<tensor>& inputs,
-                                           std::size_t count, const attributes& a = {},
-                                           std::int64_t opset = 23) {
+/// The first `count` outputs of a node with constant inputs.
+std::vector<tensor> outputs_of(const std::string& op, const std::vector<tensor>& inputs,
+                               std::size_t count, const attributes& a = {},
+                               std::int64_t opset = 23) {
   model_builder b(opset);
   std::vector<std::string> names;
   for (const tensor& t : inputs) {
@@ -67,8 +67,15 @@ std::vector<element_type> types_of_outputs(const std::string& op, const std::vec
     n.outputs[i] = "out" + std::to_string(i);
     b.output(n.outputs[i], element_type::undefined);
   }
+  return graph::executor(b.get()).run({});
+}
+
+/// The types of the first `count` outputs of a node with constant inputs.
+std::vector<element_type> types_of_outputs(const std::string& op, const std::vector<tensor>& inputs,
+                                           std::size_t count, const attributes& a = {},
+                                           std::int64_t opset = 23) {
   std::vector<element_type> types;
-  for (const tensor& t : graph::executor(b.get()).run({})) {
+  for (const tensor& t : outputs_of(op, inputs, count, a, opset)) {
     types.push_back(t.type());
   }
   return types;
@@ -547,4 +554,57 @@ TEST_CASE("forms: a zero point has the type of the elements that it is for") {
   refused("QLinearSigmoid", {a, scale(1), other, scale(1), zero}, microsoft);
   refused("QLinearConcat", {scale(1), zero, a, scale(1), other}, microsoft);
   refused("DynamicLinear", {floats({1, 2}, {1, 2}), b, scale(1), other}, "detent");
+}
+
+TEST_CASE("forms: what LayerNormalization returns of its means has the type of stash_type") {
+  const tensor x = floats({2, 3}, {0, 1, 2, 3, 4, 5});
+  const tensor ones = floats({3}, {1, 1, 1});
+  const auto stash = [](std::int64_t type) { return attributes{{"stash_type", number(type)}}; };
+  const std::vector<tensor> plain = outputs_of("LayerNormalization", {x, ones}, 3);
+  CHECK(values_of<float>(plain[1]) == std::vector<float>{1, 4});
+  const float deviation = values_of<float>(plain[2])[0];
+  CHECK(deviation == 1.2247357368469238F);
+
+  // bfloat16: 1, 4 and, rounded, 1.2265625.
+  const std::vector<tensor> narrow = outputs_of("LayerNormalization", {x, ones}, 3, stash(16));
+  CHECK(values_of<float>(narrow[0]) == values_of<float>(plain[0]));
+  REQUIRE(narrow[1].type() == element_type::bf16);
+  REQUIRE(narrow[2].type() == element_type::bf16);
+  CHECK(narrow[1].dims() == shape{2, 1});
+  CHECK(values_of<std::uint16_t>(narrow[1]) == std::vector<std::uint16_t>{0x3F80, 0x4080});
+  CHECK(values_of<std::uint16_t>(narrow[2]) == std::vector<std::uint16_t>{0x3F9D, 0x3F9D});
+  CHECK(types_of_outputs("LayerNormalization", {halves({3}, {0, 1, 2}), halves({3}, {1, 1, 1})}, 3,
+                         stash(16)) ==
+        std::vector<element_type>{element_type::f16, element_type::bf16, element_type::bf16});
+  for (const std::int64_t type : {0, 10, 11}) {
+    INFO(type);
+    CHECK(values_of<float>(result_of("LayerNormalization", {x, ones}, stash(type))) ==
+          values_of<float>(plain[0]));
+    check_graph_error(error_kind::unsupported, {"LayerNormalization", "stash_type"}, [&] {
+      static_cast<void>(outputs_of("LayerNormalization", {x, ones}, 3, stash(type)));
+    });
+  }
+  check_refused(error_kind::unsupported, {"LayerNormalization", "stash_type int64"},
+                "LayerNormalization", {x, ones}, stash(7));
+}
+
+TEST_CASE("forms: MeanVarianceNormalization of inputs that are no images") {
+  const auto normalized = [](const shape& dims, const attributes& a = {}) {
+    std::vector<float> values(graph::element_count(dims));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i);
+    }
+    return values_of<float>(result_of("MeanVarianceNormalization", {floats(dims, values)}, a, 13));
+  };
+  CHECK(normalized({2, 2}) == std::vector<float>{-1, -1, 1, 1});
+  CHECK(normalized({2, 2, 2}) == normalized({2, 2, 2}, {{"axes", list({0, 2})}}));
+  CHECK(normalized({4})[3] == doctest::Approx(1.3416407108306885).epsilon(1e-6));
+  CHECK(normalized({2, 2, 2, 2, 2}) == normalized({2, 2, 2, 2, 2}, {{"axes", list({0, 2, 3})}}));
+  const tensor x = floats({2, 2, 2}, std::vector<float>(8, 1.0F));
+  check_refused(error_kind::bad_file, {"MeanVarianceNormalization", "axis 3", "rank 3"},
+                "MeanVarianceNormalization", {x}, {{"axes", list({0, 3})}}, 13);
+  check_refused(error_kind::unsupported, {"MeanVarianceNormalization", "no axes"},
+                "MeanVarianceNormalization", {x}, {{"axes", list({})}}, 13);
+  check_refused(error_kind::unsupported, {"MeanVarianceNormalization", "no axes"},
+                "MeanVarianceNormalization", {scale(1)}, {}, 13);
 }

@@ -24,6 +24,7 @@
 #include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/broadcast.hpp>
+#include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
 
@@ -326,10 +327,24 @@ inline void run_group_normalization(operator_context& c) {
 
 // --- LayerNormalization --------------------------------------------------------------------------
 
+/// The type of the means and deviations that LayerNormalization returns: the attribute stash_type,
+/// which must be float or bfloat16 then. It also names the type in which ONNX makes them; here they
+/// are made in double whatever it is, and rounded once.
+[[nodiscard]] inline element_type stash_type(const operator_context& c) {
+  const auto type = static_cast<element_type>(c.n().get_int("stash_type", 1));
+  const bool is_returned = c.has_output(1) || c.has_output(2);
+  const bool is_of_results = type == element_type::f32 || type == element_type::bf16;
+  c.require_supported(
+      is_of_results || (!is_returned && (type == element_type::undefined ||
+                                         type == element_type::f16 || type == element_type::f64)),
+      "stash_type ", shown(type), is_returned ? " of returned means" : "");
+  return type;
+}
+
 inline void infer_layer_normalization(operator_context& c) {
   const tensor& x = c.input(0);
   const std::size_t first = c.axis(c.n().get_int("axis", -1), x.rank());
-  c.require_supported(c.n().get_int("stash_type", 1) == 1, "stash_type is not float");
+  const element_type stashed = stash_type(c);
   for (std::size_t i = 1; i < c.input_count(); ++i) {
     if (c.has_input(i)) {
       c.require(broadcast_dims(c, x.dims(), c.input(i).dims()) == x.dims(), "input ", i,
@@ -341,8 +356,11 @@ inline void infer_layer_normalization(operator_context& c) {
   infer_like_input(c);
   shape statistics = x.dims();
   std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(first), statistics.end(), 1);
-  c.set_output(1, element_type::f32, statistics);
-  c.set_output(2, element_type::f32, statistics);
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (c.has_output(i)) {
+      c.set_output(i, stashed, statistics);
+    }
+  }
 }
 
 /// (x - centre) * factor for a row, times a scale and plus a bias for each element if they are
@@ -371,13 +389,13 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, c
   const double epsilon = epsilon_of(c.n());
   const std::span<const T> x = c.input(0).data<T>();
   const std::span<T> y = c.make_output(0).mutable_data<T>();
-  std::array<std::span<float>, 2> statistics;
+  std::array<tensor*, 2> statistics{};
   for (std::size_t i = 0; i < 2; ++i) {
     if (c.has_output(i + 1)) {
-      statistics[i] = c.make_output(i + 1).mutable_data<float>();
+      statistics[i] = &c.make_output(i + 1);
     }
   }
-  if (x.empty() && statistics[0].empty() && statistics[1].empty()) {
+  if (x.empty() && statistics[0] == nullptr && statistics[1] == nullptr) {
     return;  // there may be very many rows of no elements
   }
   for_pieces(c, rows, rows_of(cheap_piece, size), [&](std::size_t begin, std::size_t end) {
@@ -388,8 +406,8 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, c
       standardize(from, m.mean, inverse, scale, bias, y.data() + row * size);
       const std::array<double, 2> values{m.mean, inverse};
       for (std::size_t i = 0; i < 2; ++i) {
-        if (!statistics[i].empty()) {
-          statistics[i][row] = static_cast<float>(values[i]);
+        if (statistics[i] != nullptr) {
+          store(std::span<const double>(&values[i], 1), *statistics[i], row);
         }
       }
     }
@@ -507,13 +525,24 @@ inline void run_image_scaler(operator_context& c) {
 
 // --- MeanVarianceNormalization -------------------------------------------------------------------
 
-/// The axes over which MeanVarianceNormalization takes mean and variance.
+/// The axes over which MeanVarianceNormalization takes mean and variance. By default these are 0, 2
+/// and 3, as far as the input has them: so ONNX Runtime reads the text of ONNX, which has images in
+/// mind.
 [[nodiscard]] inline std::vector<bool> mean_axes(const operator_context& c) {
   const std::size_t rank = c.input(0).rank();
   std::vector<bool> reduced(rank, false);
-  for (const std::int64_t a : c.n().get_ints("axes", {0, 2, 3})) {
+  if (c.n().find("axes") == nullptr) {
+    for (const std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{3}}) {
+      if (i < rank) {
+        reduced[i] = true;
+      }
+    }
+  }
+  for (const std::int64_t a : c.n().get_ints("axes")) {
     reduced[c.axis(a, rank)] = true;
   }
+  c.require_supported(std::find(reduced.begin(), reduced.end(), true) != reduced.end(),
+                      "no axes for an input of rank ", rank);
   return reduced;
 }
 

@@ -110,7 +110,7 @@ inline std::vector<element_type> widen_inputs(std::vector<tensor>& inputs,
     return at < given.size() ? given[at] : element_type::undefined;
   };
   if (n.is("LayerNormalization") && i > 0) {
-    return element_type::f32;  // means and deviations have the type of stash_type, 1 by default
+    return element_type::undefined;  // the operator stores these in the type of stash_type itself
   }
   if (n.is("BatchNormalization") && i > 0) {
     return type_of_input(i + 2);  // running means and variances
