@@ -40,6 +40,9 @@ tensor scale(float s) { return floats({}, {s}); }
 tensor wide_floats(shape dims, const std::vector<double>& values) {
   return make_tensor(element_type::f64, std::move(dims), values);
 }
+tensor longs(shape dims, const std::vector<std::int64_t>& values) {
+  return make_tensor(element_type::s64, std::move(dims), values);
+}
 
 /// A tensor of 16-bit floats.
 tensor halves(shape dims, const std::vector<float>& values) {
@@ -607,4 +610,47 @@ TEST_CASE("forms: MeanVarianceNormalization of inputs that are no images") {
                 "MeanVarianceNormalization", {x}, {{"axes", list({})}}, 13);
   check_refused(error_kind::unsupported, {"MeanVarianceNormalization", "no axes"},
                 "MeanVarianceNormalization", {scale(1)}, {}, 13);
+}
+
+TEST_CASE("forms: indices without numbers stand for the whole tensor") {
+  const tensor x = floats({2, 3}, {0, 1, 2, 3, 4, 5});
+  const tensor gathered = result_of("GatherND", {x, longs({2, 0}, {})}, {}, 13);
+  CHECK(gathered.dims() == shape{2, 2, 3});
+  CHECK(values_of<float>(gathered) == std::vector<float>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+  CHECK(result_of("GatherND", {x, longs({0}, {})}, {}, 13).dims() == shape{2, 3});
+  CHECK(values_of<float>(
+            result_of("GatherND", {x, longs({2, 2, 0}, {})}, {{"batch_dims", number(1)}}, 13)) ==
+        std::vector<float>{0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});
+
+  const tensor updates = floats({2, 2, 3}, {10, 11, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25});
+  const std::vector<tensor> twice{x, longs({2, 0}, {}), updates};
+  CHECK(values_of<float>(result_of("ScatterND", twice)) ==
+        std::vector<float>{20, 21, 22, 23, 24, 25});
+  CHECK(values_of<float>(result_of("ScatterND", twice, {{"reduction", text("add")}})) ==
+        std::vector<float>{30, 33, 36, 39, 42, 45});
+  CHECK(values_of<float>(
+            result_of("ScatterND", {x, longs({0}, {}), floats({2, 3}, {5, 6, 7, 8, 9, 10})})) ==
+        std::vector<float>{5, 6, 7, 8, 9, 10});
+  CHECK(values_of<float>(result_of("ScatterND", {x, longs({0, 0}, {}), floats({0, 2, 3}, {})})) ==
+        values_of<float>(x));
+  // Very many updates of nothing end at once.
+  const std::int64_t many = std::int64_t{1} << 30;
+  CHECK(result_of("ScatterND", {floats({0}, {}), longs({many, 0}, {}), floats({many, 0}, {})})
+            .dims() == shape{0});
+  check_refused(error_kind::bad_file, {"ScatterND", "scalar"}, "ScatterND",
+                {scale(1), longs({1, 0}, {}), floats({1}, {2})}, {});
+}
+
+TEST_CASE("forms: a scalar is reduced over no axes") {
+  for (const std::int64_t noop : {0, 1}) {
+    const attributes a{{"noop_with_empty_axes", number(noop)}};
+    CHECK(values_of<float>(result_of("ReduceSum", {scale(3), longs({0}, {})}, a, 18)) ==
+          std::vector<float>{3});
+    CHECK(values_of<float>(result_of("ReduceSumSquare", {scale(3), longs({0}, {})}, a, 18)) ==
+          std::vector<float>{9});
+    for (const std::int64_t axis : {0, -1}) {
+      check_refused(error_kind::bad_file, {"ReduceMax", "rank 0"}, "ReduceMax",
+                    {scale(3), longs({1}, {axis})}, a, 18);
+    }
+  }
 }

@@ -110,7 +110,8 @@ inline void run_gather_elements(operator_context& c) {
 }
 
 /// The ranks that GatherND works with. The first `batch` dimensions of data and indices correspond
-/// to each other, and each index consists of `depth` numbers.
+/// to each other, and each index consists of `depth` numbers; with 0 it takes all that the batch
+/// dimensions leave.
 struct gather_nd_ranks {
   std::size_t batch;
   std::size_t depth;
@@ -125,7 +126,7 @@ struct gather_nd_ranks {
             "batch_dims ", batch, " for shapes ", shown(in), " and ", shown(indices));
   const auto b = static_cast<std::size_t>(batch);
   const std::int64_t depth = indices.back();
-  c.require(depth >= 1 && depth <= static_cast<std::int64_t>(in.size() - b), "indices of ", depth,
+  c.require(depth >= 0 && depth <= static_cast<std::int64_t>(in.size() - b), "indices of ", depth,
             " numbers for a tensor of shape ", shown(in), " with batch_dims ", batch);
   c.require(std::equal(in.begin(), in.begin() + batch, indices.begin()), "shapes ", shown(in),
             " and ", shown(indices), " differ in the first ", batch, " dimensions");
@@ -150,7 +151,7 @@ inline void run_gather_nd(operator_context& c) {
   }
   const std::size_t inner = product(in.dims(), r.batch + r.depth, in.rank());
   const std::size_t batches = product(in.dims(), 0, r.batch);
-  const std::size_t tuples = indices.size() / r.depth;
+  const std::size_t tuples = out.count() / inner;
   const std::size_t bytes = inner * element_size(in.type());
   for (std::size_t i = 0; i < tuples; ++i) {
     std::size_t row = i / (tuples / batches);

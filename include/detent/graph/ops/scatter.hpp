@@ -167,13 +167,14 @@ inline void run_scatter_elements(operator_context& c) {
 
 // --- ScatterND -----------------------------------------------------------------------------------
 
-/// The number of dimensions that each index of ScatterND addresses.
+/// The number of dimensions that each index of ScatterND addresses. With 0, each update is for the
+/// whole tensor.
 [[nodiscard]] inline std::size_t index_depth(const operator_context& c) {
   const shape& in = c.input(0).dims();
   const shape& indices = c.input(1).dims();
   c.require(!in.empty() && !indices.empty(), "a scalar has no elements to replace");
   const std::int64_t depth = indices.back();
-  c.require(depth >= 1 && depth <= static_cast<std::int64_t>(in.size()), "indices of ", depth,
+  c.require(depth >= 0 && depth <= static_cast<std::int64_t>(in.size()), "indices of ", depth,
             " numbers for a tensor of shape ", shown(in));
   return static_cast<std::size_t>(depth);
 }
@@ -200,10 +201,14 @@ inline void run_scatter_nd(operator_context& c) {
   std::byte* out = copy_data(c);
   const std::size_t inner = product(in.dims(), depth, in.rank());
   const std::size_t bytes = inner * element_size(in.type());
+  // Where there is nothing to write, indices are still checked.
+  const std::size_t tuples = bytes > 0   ? updates.count() / inner
+                             : depth > 0 ? indices.size() / depth
+                                         : 0;
   c.count_multiply_adds({updates.count()});
   c.count_multiply_adds({indices.size()});
   with_combination(c, in.type(), [&](const auto& combine) {
-    for (std::size_t i = 0; i < indices.size() / depth; ++i) {
+    for (std::size_t i = 0; i < tuples; ++i) {
       std::size_t row = 0;
       for (std::size_t k = 0; k < depth; ++k) {
         const std::int64_t dim = in.dim(k);
