@@ -654,3 +654,44 @@ TEST_CASE("forms: a scalar is reduced over no axes") {
     }
   }
 }
+
+TEST_CASE("forms: quantized averages of images whose channels come last") {
+  const tensor image = bytes({1, 2, 2, 3}, {3, 10, 200, 4, 20, 201, 5, 30, 202, 7, 40, 255});
+  const auto inputs = [&](const tensor& x) {
+    return std::vector<tensor>{x, scale(0.5F), bytes({}, {3}), scale(0.75F), bytes({}, {7})};
+  };
+  const auto averages = [&](const char* op, const tensor& x, attributes a) {
+    a["channels_last"] = number(1);
+    return result_of(op, inputs(x), std::move(a), 17, microsoft);
+  };
+  const std::vector<std::uint8_t> of_image{8, 22, 148};
+  const tensor whole = averages("QLinearGlobalAveragePool", image, {});
+  CHECK(whole.dims() == shape{1, 1, 1, 3});
+  CHECK(values_of<std::uint8_t>(whole) == of_image);
+  const tensor line = averages("QLinearGlobalAveragePool", image.reshaped({1, 4, 3}), {});
+  CHECK(line.dims() == shape{1, 1, 3});
+  CHECK(values_of<std::uint8_t>(line) == of_image);
+
+  const tensor down = averages("QLinearAveragePool", image, {{"kernel_shape", list({2, 1})}});
+  CHECK(down.dims() == shape{1, 1, 2, 3});
+  CHECK(values_of<std::uint8_t>(down) == std::vector<std::uint8_t>{8, 18, 139, 9, 25, 157});
+  const tensor across = averages("QLinearAveragePool", image, {{"kernel_shape", list({1, 2})}});
+  CHECK(across.dims() == shape{1, 2, 1, 3});
+  CHECK(values_of<std::uint8_t>(across) == std::vector<std::uint8_t>{7, 15, 139, 9, 28, 157});
+  check_refused(error_kind::bad_file, {"QLinearGlobalAveragePool", "rank 2"},
+                "QLinearGlobalAveragePool", inputs(bytes({1, 2}, {1, 2})),
+                {{"channels_last", number(1)}}, 17, microsoft);
+
+  // What is before it may have reordered the elements.
+  model_builder b;
+  b.input("x", {1, 2, 2, 3}, element_type::u8);
+  b.scalar("s", 0.5F);
+  b.scalar("t", 0.75F);
+  b.constant("z", bytes({}, {3}));
+  b.constant("w", bytes({}, {7}));
+  const std::string same = b.add("MaxPool", {"x"}, {{"kernel_shape", list({1, 1})}});
+  b.output(b.add("QLinearGlobalAveragePool", {same, "s", "z", "t", "w"},
+                 {{"channels_last", number(1)}}, microsoft),
+           element_type::u8);
+  CHECK(values_of<std::uint8_t>(graph::executor(b.get()).run({{"x", image}})[0]) == of_image);
+}

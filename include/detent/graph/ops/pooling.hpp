@@ -174,8 +174,8 @@ class pool_windows {
   places places_[3];
 };
 
-inline void infer_pool(operator_context& c) {
-  const shape& in = c.input(0).dims();
+/// The dimensions of the output of a pool over images of dimensions `in`.
+[[nodiscard]] inline shape pooled_dims(const operator_context& c, const shape& in) {
   const window_attributes w = read_window(c, in, {});
   const bool ceil_mode = c.n().get_int("ceil_mode", 0) != 0;
   shape out{in[0], in[1]};
@@ -185,16 +185,26 @@ inline void infer_pool(operator_context& c) {
               w.reach(i));
     out.push_back(output_extent(c, w, i, in[i + 2], ceil_mode));
   }
+  return out;
+}
+
+/// The dimensions of the output of a pool over whole images of dimensions `in`.
+[[nodiscard]] inline shape globally_pooled_dims(const operator_context& c, const shape& in) {
+  c.require(in.size() >= 3, "input of rank ", in.size(), " has no spatial axes");
+  shape out(in.size(), 1);
+  std::copy_n(in.begin(), 2, out.begin());
+  return out;
+}
+
+inline void infer_pool(operator_context& c) {
+  const shape out = pooled_dims(c, c.input(0).dims());
   c.set_output(0, c.input(0).type(), out);
   c.outputs[0].set_channels_last(true);
   c.set_output(1, element_type::s64, out);
 }
 
 inline void infer_global_pool(operator_context& c) {
-  shape out = c.input(0).dims();
-  c.require(out.size() >= 3, "input of rank ", out.size(), " has no spatial axes");
-  std::fill(out.begin() + 2, out.end(), 1);
-  c.set_output(0, c.input(0).type(), std::move(out));
+  c.set_output(0, c.input(0).type(), globally_pooled_dims(c, c.input(0).dims()));
 }
 
 /// Calls body(image, first, last) for slices [first, last) of the output pixels of each image,
@@ -413,23 +423,58 @@ inline void run_global_max(operator_context& c) {
   });
 }
 
+/// Whether a node averages images of dimensions [batch, spatial ..., channel] instead of [batch,
+/// channel, spatial ...]: the attribute channels_last of com.microsoft's operators.
+[[nodiscard]] inline bool takes_channels_behind(const operator_context& c) {
+  return c.n().get_int("channels_last", 0) != 0;
+}
+
+/// [batch, spatial ..., channel] as [batch, channel, spatial ...].
+[[nodiscard]] inline shape with_channels_first(shape dims) {
+  if (dims.size() > 2) {
+    std::rotate(dims.begin() + 1, dims.end() - 1, dims.end());
+  }
+  return dims;
+}
+
 /// Infers the output of QLinearAveragePool and QLinearGlobalAveragePool, whose inputs are x,
-/// x_scale, x_zero_point, y_scale, y_zero_point. Absent zero points are 0.
-template <void (*InferPool)(operator_context&)>
+/// x_scale, x_zero_point, y_scale, y_zero_point. Absent zero points are 0. PooledDims makes the
+/// dimensions of the output from those of x.
+template <shape (*PooledDims)(const operator_context&, const shape&)>
 void infer_quantized_average(operator_context& c) {
   static_cast<void>(c.input(3));  // y_scale
   require_type_of_zero_point(c, 2, c.input(0));
   require_type_of_zero_point(c, 4, c.input(0));
-  InferPool(c);
+  const bool behind = takes_channels_behind(c);
+  const shape& in = c.input(0).dims();
+  shape out = PooledDims(c, behind ? with_channels_first(in) : in);
+  if (behind) {
+    std::rotate(out.begin() + 1, out.begin() + 2, out.end());
+  }
+  c.set_output(0, c.input(0).type(), std::move(out));
+  c.outputs[0].set_channels_last(!behind);
+}
+
+/// The images that a node averages, as tensors [batch, channel, spatial ...] in channels-last
+/// order.
+[[nodiscard]] inline tensor averaged_images(const operator_context& c) {
+  if (!takes_channels_behind(c)) {
+    return to_channels_last(c.inputs[0], c.allocate);
+  }
+  const tensor plain = to_plain(c.inputs[0], c.allocate);
+  tensor images = plain.reshaped(with_channels_first(plain.dims()));
+  images.set_channels_last(true);
+  return images;
 }
 
 inline void run_quantized_average(operator_context& c, bool global) {
-  c.require_supported(c.n().get_int("channels_last", 0) == 0, "channels_last = 1");
-  const tensor x = to_channels_last(c.inputs[0], c.allocate);
+  const tensor x = averaged_images(c);
   const quant_params in = read_params(c, 1, 2);
   const quant_params out = read_params(c, 3, 4);
   const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
-  const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
+  const shape& dims = c.outputs[0].dims();
+  const pool_windows windows(c, x.dims(),
+                             takes_channels_behind(c) ? with_channels_first(dims) : dims, w);
   tensor& y = c.make_output(0);
   for_type(c, quantized_types{}, x.type(), [&]<class T>() {
     for_each_average(c, x, windows, y.mutable_data<T>().data(),
@@ -454,13 +499,13 @@ inline constexpr operator_definition pooling_operators[] = {
     {"", "GlobalLpPool", 1, 1, layout_support::any, &infer_global_pool,
      [](operator_context& c) { run_norm_pool(c, true); }, true},
     {"detent", "QLinearAveragePool", 2, 5, layout_support::any,
-     &infer_quantized_average<&infer_pool>, &run_quantized_average_pool, true},
+     &infer_quantized_average<&pooled_dims>, &run_quantized_average_pool, true},
     {"detent", "QLinearGlobalAveragePool", 2, 5, layout_support::any,
-     &infer_quantized_average<&infer_global_pool>, &run_quantized_global_average, true},
+     &infer_quantized_average<&globally_pooled_dims>, &run_quantized_global_average, true},
     {"com.microsoft", "QLinearAveragePool", 2, 5, layout_support::any,
-     &infer_quantized_average<&infer_pool>, &run_quantized_average_pool, true},
+     &infer_quantized_average<&pooled_dims>, &run_quantized_average_pool, true},
     {"com.microsoft", "QLinearGlobalAveragePool", 2, 5, layout_support::any,
-     &infer_quantized_average<&infer_global_pool>, &run_quantized_global_average, true},
+     &infer_quantized_average<&globally_pooled_dims>, &run_quantized_global_average, true},
 };
 
 }  // namespace ops
