@@ -695,3 +695,42 @@ TEST_CASE("forms: quantized averages of images whose channels come last") {
            element_type::u8);
   CHECK(values_of<std::uint8_t>(graph::executor(b.get()).run({{"x", image}})[0]) == of_image);
 }
+
+TEST_CASE("forms: scales and zero points for each matrix of a stack") {
+  const tensor a = bytes({2, 2, 3}, {1, 2, 3, 4, 5, 6, 1, 0, 2, 0, 1, 3});
+  const tensor b = bytes({2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  const tensor scales = floats({2, 1, 2}, {1, 2, 4, 8});
+  const tensor zeros = bytes({2, 1, 2}, {1, 2, 3, 4});
+  const tensor one = bytes({}, {1});
+  const auto product = [&](const tensor& left, const tensor& right, const tensor& right_scale,
+                           const tensor& right_zero) {
+    return values_of<float>(result_of("MatMulIntegerToFloat",
+                                      {left, right, scale(0.5F), right_scale, one, right_zero}, {},
+                                      17, microsoft));
+  };
+  CHECK(product(a, b, scales, zeros) == std::vector<float>{5, 10, 14, 28, 4, 8, 24, 48});
+  CHECK(product(a, b, scales, bytes({}, {0})) ==
+        std::vector<float>{6.5F, 16, 20, 52, 4, 8, 30, 64});
+  CHECK(product(a, b, floats({2}, {1, 2}), zeros) ==
+        std::vector<float>{5, 10, 14, 28, 1, 2, 6, 12});
+  CHECK(product(a, b, floats({1, 1, 2}, {1, 2}), bytes({}, {0})) ==
+        std::vector<float>{6.5F, 16, 20, 52, 1, 2, 7.5F, 16});
+  // The left matrix is multiplied by both right ones.
+  CHECK(product(a.reshaped({4, 3}), b, scales, zeros).size() == 16);
+  CHECK(product(bytes({2, 3}, {1, 2, 3, 4, 5, 6}), b, scales, zeros) ==
+        std::vector<float>{5, 10, 14, 28, 44, 88, 152, 304});
+  CHECK(product(a, bytes({2, 3, 1}, {1, 3, 5, 7, 9, 11}), floats({2, 1, 1}, {1, 4}),
+                bytes({}, {0})) == std::vector<float>{6.5F, 20, 4, 30});
+  check_refused(error_kind::unsupported, {"MatMulIntegerToFloat", "[2,2]"}, "MatMulIntegerToFloat",
+                {a, b, scale(0.5F), floats({2, 2}, {1, 2, 4, 8}), one}, {}, 17, microsoft);
+
+  const tensor real = floats({2, 2, 3}, {0, 51, 255, 255, 0, 102, 0, 255, 51, 102, 51, 255});
+  CHECK(values_of<float>(result_of(
+            "DynamicQuantizeMatMul", {real, b, scales, zeros, floats({2}, {1, 2})}, {}, 17,
+            microsoft)) == std::vector<float>{1123, 2246, 409, 818, 7753, 15506, 11017, 22034});
+  CHECK(values_of<std::int32_t>(result_of("MatMulInteger", {a, b, one, zeros})) ==
+        std::vector<std::int32_t>{10, 10, 28, 28, 2, 2, 12, 12});
+  CHECK(values_of<std::uint8_t>(result_of(
+            "QLinearMatMul", {a, scale(1), one, b, scales, zeros, scale(4), bytes({}, {100})})) ==
+        std::vector<std::uint8_t>{102, 105, 107, 114, 102, 104, 112, 124});
+}

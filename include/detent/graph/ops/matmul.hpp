@@ -116,19 +116,19 @@ inline void infer_matmul(operator_context& c) {
   c.set_output(0, c.input(0).type(), matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
 
-/// Calls product(lhs, rhs, out, rows) for each product of the stack, or once with all rows if
-/// s.stacked_rows().
+/// Calls product(lhs, rhs, out, rows, index) for each product of the stack, or once with all rows
+/// if s.stacked_rows(). `index` is that of the right matrix.
 template <class A, class B, class C, class Product>
 void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
                       const Product& product) {
   const std::size_t matrices = s.count();
   if (s.stacked_rows()) {
-    product(a, b, out, s.m * matrices);
+    product(a, b, out, s.m * matrices, std::size_t{0});
     return;
   }
   for (std::size_t i = 0; i < matrices; ++i) {
     const auto [lhs, rhs] = s.factors_of(i);
-    product(a + lhs * s.m * s.k, b + rhs * s.k * s.n, out + i * s.m * s.n, s.m);
+    product(a + lhs * s.m * s.k, b + rhs * s.k * s.n, out + i * s.m * s.n, s.m, rhs);
   }
 }
 
@@ -155,7 +155,8 @@ inline void run_matmul(operator_context& c) {
     }
     for_each_product(s, a.data<float>().data(), b.data<float>().data(),
                      y.mutable_data<float>().data(),
-                     [&](const float* lhs, const float* rhs, float* out, std::size_t rows) {
+                     [&](const float* lhs, const float* rhs, float* out, std::size_t rows,
+                         std::size_t /*index*/) {
                        const computed_floats right(c, {rhs, s.k, s.n});
                        gemm({lhs, rows, s.k}, right.packed(), {out, rows, s.n},
                             -std::numeric_limits<float>::infinity(),
@@ -168,19 +169,20 @@ inline void run_matmul(operator_context& c) {
     // Sums of integers wrap around: they are made in the unsigned type.
     using sum_type = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
                                                  std::type_identity<T>>::type;
-    for_each_product(s, a.data<T>().data(), b.data<T>().data(), y.mutable_data<T>().data(),
-                     [&](const T* lhs, const T* rhs, T* out, std::size_t rows) {
-                       for (std::size_t i = 0; i < rows; ++i) {
-                         for (std::size_t j = 0; j < s.n; ++j) {
-                           sum_type sum{};
-                           for (std::size_t k = 0; k < s.k; ++k) {
-                             sum += static_cast<sum_type>(lhs[i * s.k + k]) *
-                                    static_cast<sum_type>(rhs[k * s.n + j]);
-                           }
-                           out[i * s.n + j] = static_cast<T>(sum);
-                         }
-                       }
-                     });
+    for_each_product(
+        s, a.data<T>().data(), b.data<T>().data(), y.mutable_data<T>().data(),
+        [&](const T* lhs, const T* rhs, T* out, std::size_t rows, std::size_t /*index*/) {
+          for (std::size_t i = 0; i < rows; ++i) {
+            for (std::size_t j = 0; j < s.n; ++j) {
+              sum_type sum{};
+              for (std::size_t k = 0; k < s.k; ++k) {
+                sum += static_cast<sum_type>(lhs[i * s.k + k]) *
+                       static_cast<sum_type>(rhs[k * s.n + j]);
+              }
+              out[i * s.n + j] = static_cast<T>(sum);
+            }
+          }
+        });
   });
 }
 
@@ -295,14 +297,22 @@ inline void run_gemm(operator_context& c) {
 
 // ---------------------------------------------------------------------------------------- integer
 
-/// The number of values of input i, a scale or zero point of the right side: 1, or n with one value
-/// for each column. The shape may be [..., 1, n] with ones in front: all matrices of a stack share
-/// the values. Throws unsupported for any other number.
-inline std::size_t column_values(const operator_context& c, std::size_t i, std::size_t n) {
+/// The number of values of input i, a scale or zero point of the right side `rhs` of n columns: 1,
+/// or n with one value for each column. The shape may be [..., 1, n] with ones in front: all
+/// matrices of a stack share the values. If it is that of the stack, [stack ..., 1, n], each matrix
+/// has n values of its own. Throws unsupported for any other shape.
+inline std::size_t column_values(const operator_context& c, std::size_t i, const tensor& rhs,
+                                 std::size_t n) {
   if (!c.has_input(i)) {
     return 1;
   }
-  require_row(c, i, n);
+  shape stacked = rhs.dims();
+  if (stacked.size() > 2) {
+    stacked[stacked.size() - 2] = 1;
+  }
+  if (stacked.size() <= 2 || c.inputs[i].dims() != stacked) {
+    require_row(c, i, n);
+  }
   return c.inputs[i].count();
 }
 
@@ -339,10 +349,11 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   options.bias = optional_floats(c, at.float_bias, s.n);
   const auto signed_rhs = [&] {
     return as_signed(
-        c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, s.n)));
+        c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, b, s.n)));
   };
   const packed_weights* weights = nullptr;  // the right side of all products; null if they differ
   signed_operand rhs;
+  std::vector<float> scales{1.0F};
   if (s.stacked_rows()) {
     weights = cached_state<packed_weights>(
                   c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
@@ -354,27 +365,37 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
                   .packed.get();
   } else {
     rhs = signed_rhs();
+    if (c.has_input(at.rhs_scale)) {
+      static_cast<void>(column_values(c, at.rhs_scale, b, s.n));
+      scales = read_scales(c, at.rhs_scale);
+    }
   }
+  // Those of all values of a stack that belong to one of its matrices.
+  const auto of_matrix = [&s](const auto& values, std::size_t index) {
+    const std::span all(values);
+    return all.size() > s.n ? all.subspan(index * s.n, s.n) : all;
+  };
   const std::int8_t* matrices =
       weights == nullptr ? rhs.values.data<std::int8_t>().data() : nullptr;
   for_integer_product(c, lhs, y.type(), [&]<class A, class T>() {
-    for_each_product(s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
-                     [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows) {
-                       packed_weights once;
-                       if (weights == nullptr) {
-                         once = pack_rhs(c, at, {matrix, s.k, s.n}, rhs.zero_points);
-                       }
-                       std::pmr::vector<std::int32_t> row_zero_points(
-                           zero_point_count == 1 ? 0 : rows, c.memory);
-                       for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
-                         row_zero_points[i] = lhs_zero_points[i % zero_point_count];
-                       }
-                       options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
-                       options.lhs_zero_points = row_zero_points;
-                       gemm(matrix_view<const A>(left, rows, s.k),
-                            weights == nullptr ? once : *weights, matrix_view<T>(out, rows, s.n),
-                            options, *c.parallel);
-                     });
+    for_each_product(
+        s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
+        [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows, std::size_t index) {
+          packed_weights once;
+          if (weights == nullptr) {
+            once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
+                                {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
+          }
+          std::pmr::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows,
+                                                         c.memory);
+          for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
+            row_zero_points[i] = lhs_zero_points[i % zero_point_count];
+          }
+          options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
+          options.lhs_zero_points = row_zero_points;
+          gemm(matrix_view<const A>(left, rows, s.k), weights == nullptr ? once : *weights,
+               matrix_view<T>(out, rows, s.n), options, *c.parallel);
+        });
   });
 }
 
@@ -422,7 +443,8 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
       c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_weights& fresh) {
         const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
         const signed_operand w = as_signed(
-            c, b, read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, n)));
+            c, b,
+            read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, b, n)));
         const matrix_view<const std::int8_t> stored(w.values.data<std::int8_t>().data(),
                                                     static_cast<std::size_t>(b.dim(0)),
                                                     static_cast<std::size_t>(b.dim(1)));
