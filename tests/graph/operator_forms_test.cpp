@@ -734,3 +734,65 @@ TEST_CASE("forms: scales and zero points for each matrix of a stack") {
             "QLinearMatMul", {a, scale(1), one, b, scales, zeros, scale(4), bytes({}, {100})})) ==
         std::vector<std::uint8_t>{102, 105, 107, 114, 102, 104, 112, 124});
 }
+
+TEST_CASE("forms: Attention in double, and masks of other numbers") {
+  const std::vector<double> q{0.25, 0.5, 0.75, -0.25};
+  const std::vector<double> k{0.5, 0, 0, 0.5, 0.5, 0.5};
+  const std::vector<double> v{1, 2, 3, 4, 5, -6};
+  const auto narrow = [](shape dims, const std::vector<double>& values) {
+    return floats(std::move(dims), std::vector<float>(values.begin(), values.end()));
+  };
+  const std::vector<tensor> wide{wide_floats({1, 1, 2, 2}, q), wide_floats({1, 1, 3, 2}, k),
+                                 wide_floats({1, 1, 3, 2}, v)};
+  const std::vector<tensor> single{narrow({1, 1, 2, 2}, q), narrow({1, 1, 3, 2}, k),
+                                   narrow({1, 1, 3, 2}, v)};
+  const auto attend = [](std::vector<tensor> inputs, const tensor& mask, const attributes& a = {}) {
+    inputs.push_back(mask);
+    return result_of("Attention", inputs, a, 23);
+  };
+  // Expected are results of onnx.reference; those with an attribute `scale`, whose root it rounds
+  // to float, are the formula's.
+  const auto check_near = [](const tensor& t, const std::vector<double>& expected) {
+    REQUIRE(t.type() == element_type::f64);
+    const auto values = values_of<double>(t);
+    REQUIRE(values.size() == expected.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-13));
+    }
+  };
+  check_near(attend(wide, {}),
+             {3.1176979374984417, -0.2405940543146804, 2.9353645417581027, -0.261185621803411});
+  check_near(
+      attend(wide, {}, {{"softcap", real(2.0F)}, {"scale", real(0.5F)}, {"is_causal", number(1)}}),
+      {1.0, 2.0, 1.875926483083296, 2.875926483083296});
+  check_near(attend(wide, make_tensor(element_type::boolean, {2, 3},
+                                      std::vector<std::uint8_t>{1, 0, 1, 0, 0, 0})),
+             {3.176317773396904, -2.352635546793808, 0.0, 0.0});
+  const std::vector<double> bias{0, -1, 1, 1, 0, 0};
+  const std::vector<double> biased{3.9659960524934013, -3.412971074684793, 2.168391040176177,
+                                   0.6349088434314646};
+  const tensor numbers = longs({2, 3}, {0, -1, 1, 1, 0, 0});
+  for (const tensor& mask : {wide_floats({2, 3}, bias), narrow({2, 3}, bias), numbers}) {
+    check_near(attend(wide, mask), biased);
+  }
+  const auto expected = values_of<float>(attend(single, narrow({2, 3}, bias)));
+  for (const tensor& mask :
+       {wide_floats({2, 3}, bias), numbers, signed_bytes({2, 3}, {0, -1, 1, 1, 0, 0})}) {
+    CHECK(values_of<float>(attend(single, mask)) == expected);
+  }
+
+  std::vector<tensor> with_past = wide;
+  with_past.insert(with_past.end(), {tensor(), wide_floats({1, 1, 1, 2}, {0.5, 0}),
+                                     wide_floats({1, 1, 1, 2}, {1, 2})});
+  const std::vector<tensor> all = outputs_of("Attention", with_past, 4);
+  check_near(all[0],
+             {2.62357563267004, 0.28220359245952886, 2.400377851287508, 0.3638667578632101});
+  check_near(all[1], {0.5, 0, 0.5, 0, 0, 0.5, 0.5, 0.5});
+  check_near(all[2], {1, 2, 1, 2, 3, 4, 5, -6});
+  check_near(all[3],
+             {0.08838834764831843, 0.08838834764831843, 0.17677669529663687, 0.2651650429449553,
+              0.2651650429449553, 0.2651650429449553, -0.08838834764831843, 0.17677669529663687});
+
+  check_refused(error_kind::unsupported, {"Attention", "float32", "float64"}, "Attention",
+                {wide[0], wide[1], single[2]}, {}, 23);
+}

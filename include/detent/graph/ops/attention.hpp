@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Attention and RotaryEmbedding. The products of Attention are those of the library's float gemm,
-// its Softmax is that of floats (base/float_rows.hpp).
+// its Softmax is that of floats (base/float_rows.hpp). For double, products are chains of fused
+// multiply-adds as well, and the Softmax is that of the operator.
 #ifndef DETENT_GRAPH_OPS_ATTENTION_HPP
 #define DETENT_GRAPH_OPS_ATTENTION_HPP
 
@@ -12,6 +13,7 @@
 #include <limits>
 #include <memory_resource>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <detent/base/elementary_functions.hpp>
@@ -85,7 +87,8 @@ inline void require_mask(const operator_context& c, const sizes& s) {
     return;
   }
   const tensor& mask = c.inputs[3];
-  c.require(mask.type() == element_type::boolean || mask.type() == c.input(0).type(),
+  c.require(mask.type() == element_type::boolean ||
+                visit_type(number_types{}, mask.type(), []<class T>() {}),
             "the mask is ", shown(mask.type()));
   const shape full = dims_of({s.query.batch, s.query.heads, s.query.length, s.total});
   bool fits = mask.rank() >= 1 && mask.rank() <= 4 &&
@@ -147,16 +150,16 @@ inline void infer(operator_context& c) {
 
 /// The keys or values of all heads, [batch, heads, total, width]: those of the past, input `past`,
 /// then those of the node, input i.
-inline void join_past(const operator_context& c, const head_view& v, std::size_t i,
-                      std::size_t past, std::size_t before, std::span<float> out) {
-  const float* now = c.inputs[i].data<float>().data();
-  float* to = out.data();
+template <class T>
+void join_past(const operator_context& c, const head_view& v, std::size_t i, std::size_t past,
+               std::size_t before, std::span<T> out) {
+  const T* now = c.inputs[i].data<T>().data();
+  T* to = out.data();
   for (std::size_t b = 0; b < v.batch; ++b) {
     for (std::size_t h = 0; h < v.heads; ++h) {
       if (before > 0) {
         const std::size_t count = before * v.width;
-        to =
-            std::copy_n(c.inputs[past].data<float>().data() + (b * v.heads + h) * count, count, to);
+        to = std::copy_n(c.inputs[past].data<T>().data() + (b * v.heads + h) * count, count, to);
       }
       for (std::size_t place = 0; place < v.length; ++place) {
         to = std::copy_n(now + v.row(b, h, place), v.width, to);
@@ -217,7 +220,14 @@ class score_bias {
     if (mask.type() == element_type::boolean) {
       return mask.data<std::uint8_t>()[element] != 0 ? 0.0 : hidden;
     }
-    return static_cast<double>(mask.data<float>()[element]);
+    if (mask.type() == element_type::f32) {
+      return static_cast<double>(mask.data<float>()[element]);
+    }
+    double number = 0.0;  // any other number is converted to the type of the scores
+    load(c_, mask, element, std::span<double>(&number, 1));
+    return c_.inputs[0].type() == element_type::f64
+               ? number
+               : static_cast<double>(static_cast<float>(number));
   }
 
   /// The element of the mask for a query and a key. The node must have a mask, and the key must lie
@@ -238,9 +248,9 @@ class score_bias {
 
 /// Turns the scores of one query into weights that sum up to 1, or into zeros if it sees no key.
 /// `reported` takes the scores in the state that qk_matmul_output_mode names; it may be null.
-inline void weigh_scores(const operator_context& c, const score_bias& bias, std::size_t b,
-                         std::size_t head, std::size_t query, std::span<float> scores,
-                         float* reported) {
+template <class T>
+void weigh_scores(const operator_context& c, const score_bias& bias, std::size_t b,
+                  std::size_t head, std::size_t query, std::span<T> scores, T* reported) {
   const auto cap = static_cast<double>(c.n().get_float("softcap", 0.0F));
   const std::int64_t mode = c.n().get_int("qk_matmul_output_mode", 0);
   const auto report = [&](std::int64_t state) {
@@ -250,8 +260,8 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
   };
   report(0);
   if (cap > 0.0) {
-    for (float& x : scores) {
-      x = static_cast<float>(cap * detent::detail::portable_tanh(static_cast<double>(x) / cap));
+    for (T& x : scores) {
+      x = static_cast<T>(cap * detent::detail::portable_tanh(static_cast<double>(x) / cap));
     }
   }
   report(1);
@@ -260,71 +270,106 @@ inline void weigh_scores(const operator_context& c, const score_bias& bias, std:
     const double added = bias.at(b, head, query, j);
     // A mask of NaN hides nothing: it makes the result NaN.
     sees_any = sees_any || !(added == -std::numeric_limits<double>::infinity());
-    scores[j] = static_cast<float>(static_cast<double>(scores[j]) + added);
+    scores[j] = static_cast<T>(static_cast<double>(scores[j]) + added);
   }
   report(2);
-  if (sees_any) {
-    detent::detail::active<kernels::float_row_kernels>().softmax(scores.data(), scores.size(),
-                                                                 scores.data());
+  if (!sees_any) {
+    std::fill(scores.begin(), scores.end(), T{0});
+  } else if constexpr (std::is_same_v<T, float>) {
+    row_kernels().softmax(scores.data(), scores.size(), scores.data());
   } else {
-    std::fill(scores.begin(), scores.end(), 0.0F);
+    softmax_rows(scores, scores.size(), c.memory);
   }
   report(3);
 }
 
+/// The right side of the products of one head.
+template <class T>
+class right_side;
+
+template <>
+class right_side<float> {
+ public:
+  right_side(const operator_context& c, matrix_view<const float> w) : weights_(c, w) {}
+  void multiply(matrix_view<const float> lhs, matrix_view<float> out) const {
+    gemm(lhs, weights_.packed(), out);
+  }
+
+ private:
+  computed_floats weights_;
+};
+
+template <>
+class right_side<double> {
+ public:
+  right_side(const operator_context& /*c*/, matrix_view<const double> w) : weights_(w) {}
+  void multiply(matrix_view<const double> lhs, matrix_view<double> out) const {
+    for (std::size_t i = 0; i < lhs.rows; ++i) {
+      for (std::size_t j = 0; j < weights_.columns; ++j) {
+        double sum = 0.0;
+        for (std::size_t k = 0; k < lhs.columns; ++k) {
+          sum = std::fma(lhs(i, k), weights_(k, j), sum);
+        }
+        out(i, j) = sum;
+      }
+    }
+  }
+
+ private:
+  matrix_view<const double> weights_;
+};
+
 /// Computes what the node asks for of one head, some queries at a time: the output, the scores, or
 /// both.
-inline void run_head(operator_context& c, const sizes& s, const score_bias& bias, std::size_t b,
-                     std::size_t head, const float* keys, const float* values, float scale) {
+template <class T>
+void run_head(operator_context& c, const sizes& s, const score_bias& bias, std::size_t b,
+              std::size_t head, const T* keys, const T* values, T scale) {
   constexpr std::size_t block = 64;
   const head_view& q = s.query;
   const std::size_t width = s.value.width;
-  const computed_floats packed_keys(c,
-                                    matrix_view<const float>(keys, s.total, q.width).transposed());
+  const right_side<T> all_keys(c, matrix_view<const T>(keys, s.total, q.width).transposed());
   const std::size_t used_values = c.has_output(0) ? s.total : 0;
-  const computed_floats packed_values(c, matrix_view<const float>(values, used_values, width));
-  std::pmr::vector<float> queries((std::min)(block, q.length) * q.width, c.memory);
-  std::pmr::vector<float> scores((std::min)(block, q.length) * s.total, c.memory);
-  const float* from = c.inputs[0].data<float>().data();
+  const right_side<T> all_values(c, matrix_view<const T>(values, used_values, width));
+  std::pmr::vector<T> queries((std::min)(block, q.length) * q.width, c.memory);
+  std::pmr::vector<T> scores((std::min)(block, q.length) * s.total, c.memory);
+  const T* from = c.inputs[0].data<T>().data();
   const head_view out{q.batch, q.heads, q.length, width, q.flat};
-  float* to = c.has_output(0) ? c.outputs[0].mutable_data<float>().data() : nullptr;
-  float* reported = c.has_output(3) ? c.outputs[3].mutable_data<float>().data() +
-                                          (b * q.heads + head) * q.length * s.total
-                                    : nullptr;
+  T* to = c.has_output(0) ? c.outputs[0].mutable_data<T>().data() : nullptr;
+  T* reported = c.has_output(3) ? c.outputs[3].mutable_data<T>().data() +
+                                      (b * q.heads + head) * q.length * s.total
+                                : nullptr;
   for (std::size_t begin = 0; begin < q.length; begin += block) {
     const std::size_t rows = (std::min)(block, q.length - begin);
     for (std::size_t i = 0; i < rows; ++i) {
       std::transform(from + q.row(b, head, begin + i), from + q.row(b, head, begin + i) + q.width,
-                     queries.data() + i * q.width, [scale](float x) { return x * scale; });
+                     queries.data() + i * q.width, [scale](T x) { return x * scale; });
     }
-    gemm(matrix_view<const float>(queries.data(), rows, q.width), packed_keys.packed(),
-         matrix_view<float>(scores.data(), rows, s.total));
+    all_keys.multiply(matrix_view<const T>(queries.data(), rows, q.width),
+                      matrix_view<T>(scores.data(), rows, s.total));
     for (std::size_t i = 0; i < rows; ++i) {
-      weigh_scores(c, bias, b, head, begin + i,
-                   std::span<float>(scores).subspan(i * s.total, s.total),
+      weigh_scores(c, bias, b, head, begin + i, std::span<T>(scores).subspan(i * s.total, s.total),
                    reported == nullptr ? nullptr : reported + (begin + i) * s.total);
     }
     if (to == nullptr) {
       continue;
     }
-    gemm(matrix_view<const float>(scores.data(), rows, s.total), packed_values.packed(),
-         matrix_view<float>(to + out.row(b, head, begin), rows, width,
-                            static_cast<std::ptrdiff_t>(out.step())));
+    all_values.multiply(matrix_view<const T>(scores.data(), rows, s.total),
+                        matrix_view<T>(to + out.row(b, head, begin), rows, width,
+                                       static_cast<std::ptrdiff_t>(out.step())));
   }
 }
 
 /// Y = softmax(softcap(scale Q K^T) + mask) V for each head. Query and keys are each multiplied by
 /// the root of the scale.
-inline void run(operator_context& c) {
+template <class T>
+void run_as(operator_context& c) {
   const sizes s = read_sizes(c);
-  for (const std::size_t i : {0U, 1U, 2U, 4U, 5U}) {
-    c.require_supported(!c.has_input(i) || c.inputs[i].type() == element_type::f32, "input ", i,
-                        " has no code for its type");
-  }
-  const auto width = static_cast<float>(s.query.width);
-  const auto scale = static_cast<double>(c.n().get_float("scale", 1.0F / std::sqrt(width)));
+  const T default_scale = T{1} / std::sqrt(static_cast<T>(s.query.width));
+  const double scale = c.n().find("scale") == nullptr
+                           ? static_cast<double>(default_scale)
+                           : static_cast<double>(c.n().get_float("scale", 0.0F));
   c.require(scale >= 0.0, "scale is ", scale);
-  const auto root = static_cast<float>(std::sqrt(scale));
+  const T root = static_cast<T>(std::sqrt(scale));
   for (std::size_t i = 0; i < c.outputs.size(); ++i) {
     if (c.has_output(i)) {
       c.make_output(i);
@@ -337,17 +382,17 @@ inline void run(operator_context& c) {
     }
   }
   const std::size_t groups = s.key.batch * s.key.heads;
-  std::pmr::vector<float> keys(groups * s.total * s.key.width, c.memory);
-  std::pmr::vector<float> values(groups * s.total * s.value.width, c.memory);
-  join_past(c, s.key, 1, 4, s.past, keys);
-  join_past(c, s.value, 2, 5, s.past, values);
+  std::pmr::vector<T> keys(groups * s.total * s.key.width, c.memory);
+  std::pmr::vector<T> values(groups * s.total * s.value.width, c.memory);
+  join_past<T>(c, s.key, 1, 4, s.past, keys);
+  join_past<T>(c, s.value, 2, 5, s.past, values);
   if (c.has_output(1)) {
-    std::copy(keys.begin(), keys.end(), c.outputs[1].mutable_data<float>().begin());
+    std::copy(keys.begin(), keys.end(), c.outputs[1].mutable_data<T>().begin());
   }
   if (c.has_output(2)) {
-    std::copy(values.begin(), values.end(), c.outputs[2].mutable_data<float>().begin());
+    std::copy(values.begin(), values.end(), c.outputs[2].mutable_data<T>().begin());
   }
-  std::transform(keys.begin(), keys.end(), keys.begin(), [root](float x) { return x * root; });
+  std::transform(keys.begin(), keys.end(), keys.begin(), [root](T x) { return x * root; });
   const std::size_t heads = s.query.heads;
   c.count_multiply_adds(
       {s.query.batch * heads, s.query.length, s.total, s.key.width + s.value.width});
@@ -361,9 +406,18 @@ inline void run(operator_context& c) {
   detent::detail::run_parallel(*c.parallel, s.query.batch * heads, [&](std::size_t task) {
     const std::size_t b = task / heads;
     const std::size_t group = b * s.key.heads + task % heads / (heads / s.key.heads);
-    run_head(c, s, bias, b, task % heads, keys.data() + group * s.total * s.key.width,
-             values.data() + group * s.total * s.value.width, root);
+    run_head<T>(c, s, bias, b, task % heads, keys.data() + group * s.total * s.key.width,
+                values.data() + group * s.total * s.value.width, root);
   });
+}
+
+inline void run(operator_context& c) {
+  for (const std::size_t i : {1U, 2U, 4U, 5U}) {
+    c.require_supported(!c.has_input(i) || c.inputs[i].type() == c.inputs[0].type(), "input ", i,
+                        " is ", shown(c.inputs[i].type()), ", input 0 is ",
+                        shown(c.inputs[0].type()));
+  }
+  for_type(c, float_types{}, c.inputs[0].type(), [&]<class T>() { run_as<T>(c); });
 }
 
 // --- RotaryEmbedding -----------------------------------------------------------------------------

@@ -118,8 +118,8 @@ inline void attention(const gradient_context& c) {
   const std::size_t groups = s.key.batch * s.key.heads;
   std::vector<float> keys(groups * s.total * s.key.width);
   std::vector<float> values(groups * s.total * s.value.width);
-  a::join_past(c.forward, s.key, 1, 4, s.past, keys);
-  a::join_past(c.forward, s.value, 2, 5, s.past, values);
+  a::join_past<float>(c.forward, s.key, 1, 4, s.past, keys);
+  a::join_past<float>(c.forward, s.value, 2, 5, s.past, values);
   std::vector<double> of_keys(keys.size());
   std::vector<double> of_values(values.size());
   const a::score_bias bias(c.forward, s);
