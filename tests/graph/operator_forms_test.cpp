@@ -2,6 +2,7 @@
 // Forms of operators that their specification allows and few models have: absent zero points,
 // biases of other shapes, output types that an attribute names, attributes of old opsets. And sizes
 // that are refused, or must end at once.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -795,4 +796,49 @@ TEST_CASE("forms: Attention in double, and masks of other numbers") {
 
   check_refused(error_kind::unsupported, {"Attention", "float32", "float64"}, "Attention",
                 {wide[0], wide[1], single[2]}, {}, 23);
+}
+
+TEST_CASE("forms: blocks of MatMulNBits that g_idx names") {
+  const auto g_idx = [](std::size_t rows, std::int32_t behind) {
+    std::vector<std::int32_t> blocks(rows, behind);
+    std::fill_n(blocks.begin(), 8, 0);
+    return make_tensor(element_type::s32, {static_cast<std::int64_t>(rows)}, blocks);
+  };
+  const auto inputs = [](std::int64_t depth, const tensor& zero_points, const tensor& blocks) {
+    return std::vector<tensor>{
+        floats({1, depth}, std::vector<float>(static_cast<std::size_t>(depth), 1.0F)),
+        bytes({1, 2, 8}, std::vector<std::uint8_t>(16, 0x99)), floats({1, 2}, {1, 10}), zero_points,
+        blocks};
+  };
+  const auto sizes = [](std::int64_t depth, std::int64_t accuracy_level = 0) {
+    return attributes{{"K", number(depth)},
+                      {"N", number(1)},
+                      {"block_size", number(16)},
+                      {"accuracy_level", number(accuracy_level)}};
+  };
+  const auto product = [](const std::vector<tensor>& all, const attributes& a) {
+    return values_of<float>(result_of("MatMulNBits", all, a, 17, microsoft))[0];
+  };
+  // Each code is 9, the zero point 8: sums of the scales of the rows.
+  CHECK(product(inputs(32, {}, {}), sizes(32)) == 176.0F);
+  CHECK(product(inputs(32, {}, g_idx(32, 1)), sizes(32)) == 248.0F);
+  CHECK(product(inputs(32, {}, g_idx(32, 1)), sizes(32, 4)) == 248.0F);
+  CHECK(product(inputs(32, floats({1, 2}, {8.5F, 7}), g_idx(32, 1)), sizes(32)) == 484.0F);
+  CHECK(product(inputs(24, {}, g_idx(24, 1)), sizes(24)) == 168.0F);
+  CHECK(product(inputs(24, {}, g_idx(32, 1)), sizes(24)) == 168.0F);
+
+  const auto refused = [&](error_kind kind, std::initializer_list<std::string_view> words,
+                           const tensor& zero_points, const tensor& blocks,
+                           const std::string& domain = microsoft) {
+    check_refused(kind, words, "MatMulNBits", inputs(32, zero_points, blocks), sizes(32), 17,
+                  domain);
+  };
+  refused(error_kind::bad_file, {"MatMulNBits", "block 2 of 2"}, {}, g_idx(32, 2));
+  refused(error_kind::bad_file, {"MatMulNBits", "block -1 of 2"}, {}, g_idx(32, -1));
+  refused(error_kind::bad_file, {"MatMulNBits", "g_idx", "[31]"}, {}, g_idx(31, 1));
+  refused(error_kind::bad_file, {"MatMulNBits", "g_idx", "int64"}, {},
+          longs({32}, std::vector<std::int64_t>(32, 0)));
+  refused(error_kind::unsupported, {"MatMulNBits", "packed zero points"}, bytes({1, 1}, {0x88}),
+          g_idx(32, 1));
+  refused(error_kind::unsupported, {"MatMulNBits", "g_idx"}, {}, g_idx(32, 1), "detent");
 }

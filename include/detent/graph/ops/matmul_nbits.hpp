@@ -6,7 +6,8 @@
 //
 // If accuracy_level is 4, which allows A to become 8-bit integers, and the weights have 4 bits and
 // integer zero points, the product is W4A8 (int4_weights.hpp): each row of A is quantized to uint8
-// from its own range.
+// from its own range. The input g_idx, which is deprecated, names the block whose scale and zero
+// point each row of the weights has. Such weights are multiplied in float.
 //
 // detent.MatMulNBits has the same inputs and attributes, and is always W4A8: a model asks for the
 // integer product in every runtime by another domain of its node. It takes weights of 2 and 4 bits
@@ -40,6 +41,21 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
+/// Checks g_idx, input 4: int32, one value for each row of the weights, perhaps with padding up to
+/// whole blocks. As ONNX Runtime computes with it, weights have 4 bits; packed zero points beside
+/// it are refused, which ONNX Runtime ignores.
+inline void require_block_indices(const operator_context& c, const nbits_layout& layout) {
+  const tensor& indices = c.inputs[4];
+  c.require_supported(layout.bits == 4, "g_idx for weights of ", layout.bits, " bits");
+  c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::f32,
+                      "g_idx beside packed zero points");
+  c.require(indices.type() == element_type::s32 &&
+                (indices.count() == layout.depth ||
+                 indices.count() == layout.blocks() * layout.block_size),
+            "g_idx is ", shown(indices.type()), " ", shown(indices.dims()), ", not int32 for ",
+            layout.depth, " rows");
+}
+
 /// Reads the attributes of MatMulNBits and checks them against each other and against the sizes of
 /// the inputs. Scales and zero points may have any shape of the right size, because older models
 /// have them flat.
@@ -57,7 +73,6 @@ inline nbits_layout read_nbits_layout(const operator_context& c) {
   c.require(layout.block_size >= 16 && std::has_single_bit(layout.block_size), "block_size ",
             layout.block_size, " is not a power of two of 16 or more");
   c.require_supported(c.n().get_int("weight_prepacked", 0) == 0, "weights in a layout of CUDA");
-  c.require_supported(!c.has_input(4), "g_idx, which is deprecated");
 
   const shape& a = c.input(0).dims();
   c.require(!a.empty() && a.back() == static_cast<std::int64_t>(layout.depth), "A of shape ",
@@ -81,6 +96,9 @@ inline nbits_layout read_nbits_layout(const operator_context& c) {
     require_size(3, layout.columns * (is_packed ? layout.zero_point_bytes() : layout.blocks()),
                  "zero points");
   }
+  if (c.has_input(4)) {
+    require_block_indices(c, layout);
+  }
   if (c.has_input(5)) {
     require_size(5, layout.columns, "bias");
   }
@@ -98,7 +116,7 @@ inline void infer_matmul_nbits(operator_context& c) {
 /// are computed count against the limit of the run; those of the model have their size from its
 /// file.
 inline std::pmr::memory_resource* unpacking_memory(const operator_context& c) {
-  return c.are_constant({1, 2, 3}) ? std::pmr::new_delete_resource() : c.memory;
+  return c.are_constant({1, 2, 3, 4}) ? std::pmr::new_delete_resource() : c.memory;
 }
 
 /// The unpacked codes of the weights, [N, K].
@@ -139,6 +157,23 @@ struct packed_nbits {
   packed_floats reals;
 };
 
+/// For each row of the weights, the block whose scale and zero point it has: that in which it lies,
+/// or the one that g_idx names.
+inline std::pmr::vector<std::size_t> blocks_of_rows(const operator_context& c,
+                                                    const nbits_layout& layout) {
+  std::pmr::vector<std::size_t> blocks(layout.depth, unpacking_memory(c));
+  for (std::size_t k = 0; k < layout.depth; ++k) {
+    blocks[k] = k / layout.block_size;
+    if (c.has_input(4)) {
+      const std::int32_t named = c.inputs[4].data<std::int32_t>()[k];
+      c.require(named >= 0 && static_cast<std::size_t>(named) < layout.blocks(),
+                "g_idx names block ", named, " of ", layout.blocks());
+      blocks[k] = static_cast<std::size_t>(named);
+    }
+  }
+  return blocks;
+}
+
 /// The weights and the bias in float: weight = (code - zero_point) * scale, where the difference of
 /// integers is exact and the product is rounded once.
 inline packed_floats dequantize_nbits(const operator_context& c, const nbits_layout& layout) {
@@ -155,10 +190,11 @@ inline packed_floats dequantize_nbits(const operator_context& c, const nbits_lay
     }
   }
   const auto scales = c.inputs[2].data<float>();
+  const std::pmr::vector<std::size_t> block_of = blocks_of_rows(c, layout);
   std::pmr::vector<float> weights(layout.columns * layout.depth, unpacking_memory(c));
   for (std::size_t n = 0; n < layout.columns; ++n) {
     for (std::size_t k = 0; k < layout.depth; ++k) {
-      const std::size_t at = n * blocks + k / layout.block_size;
+      const std::size_t at = n * blocks + block_of[k];
       weights[n * layout.depth + k] =
           (static_cast<float>(codes[n * layout.depth + k]) - zero_points[at]) * scales[at];
     }
@@ -178,6 +214,7 @@ inline bool takes_integer_rows(const operator_context& c, const nbits_layout& la
                         " bits, expected 2 or 4; DynamicLinear takes 8");
     c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::u8,
                         "zero points that are no integers");
+    c.require_supported(!c.has_input(4), "g_idx, by which blocks have no scale of their own");
     c.require_supported(layout.block_size <= largest_block, "block_size ", layout.block_size,
                         " is above ", largest_block);
     for (const float s : scales) {
@@ -185,7 +222,7 @@ inline bool takes_integer_rows(const operator_context& c, const nbits_layout& la
     }
     return true;
   }
-  return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 &&
+  return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 && !c.has_input(4) &&
          layout.block_size <= largest_block &&
          (!c.has_input(3) || c.inputs[3].type() == element_type::u8) &&
          std::all_of(scales.begin(), scales.end(), [](float s) { return std::isfinite(s); });
@@ -227,8 +264,8 @@ inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbi
 inline void run_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
   const counted_bytes computed(
-      c, c.are_constant({1, 2, 3, 5}) ? 0 : packed_bytes(layout.depth, layout.columns));
-  const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 5}, [&](packed_nbits& fresh) {
+      c, c.are_constant({1, 2, 3, 4, 5}) ? 0 : packed_bytes(layout.depth, layout.columns));
+  const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 4, 5}, [&](packed_nbits& fresh) {
     fresh.is_integer = takes_integer_rows(c, layout);
     if (fresh.is_integer) {
       fresh.codes = pack_nbits_codes(c, layout);
