@@ -111,22 +111,17 @@ inline constexpr int weights_tile(int panel) noexcept {
   return kFirst + panel % (static_cast<int>(tile_count) - kFirst);
 }
 
-/// Loads tiles of weights for the panels kPanel .. kEnd.
-template <int kLefts, int kPanel, int kEnd>
-HWY_INLINE void load_weights(const std::int8_t* b, std::size_t panel_stride) noexcept {
-  if constexpr (kPanel < kEnd) {
-    stream_tile<weights_tile<kLefts>(kPanel)>(b + kPanel * panel_stride, tile_row_bytes);
-    load_weights<kLefts, kPanel + 1, kEnd>(b, panel_stride);
-  }
-}
-
-/// Adds the products of a left tile and the panels kPanel .. kEnd.
-template <bool kSigned, int kLefts, int kLeft, int kPanel, int kEnd>
-HWY_INLINE void add_products() noexcept {
-  if constexpr (kPanel < kEnd) {
-    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft,
-                     weights_tile<kLefts>(kPanel)>();
-    add_products<kSigned, kLefts, kLeft, kPanel + 1, kEnd>();
+/// Adds the products of a left tile and the panels from kPanel on. With kLoads, it loads the tiles
+/// of weights, each before its product.
+template <bool kSigned, bool kLoads, int kLefts, int kLeft, int kPanels, int kPanel = 0>
+HWY_INLINE void add_products(const std::int8_t* b, std::size_t panel_stride) noexcept {
+  if constexpr (kPanel < kPanels) {
+    constexpr int kWeights = weights_tile<kLefts>(kPanel);
+    if constexpr (kLoads) {
+      stream_tile<kWeights>(b + kPanel * panel_stride, tile_row_bytes);
+    }
+    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft, kWeights>();
+    add_products<kSigned, kLoads, kLefts, kLeft, kPanels, kPanel + 1>(b, panel_stride);
   }
 }
 
@@ -166,36 +161,38 @@ HWY_INLINE void save_sums(std::int32_t* sums) noexcept {
   }
 }
 
-/// The steps begin .. end of k. If the left tiles of all steps exceed the first-level cache, k is
-/// divided into several such chunks, and the sums are kept in memory between them.
+/// The steps begin .. end of k. If the left tiles of all steps take much of the second-level cache,
+/// k is divided into several such chunks, and the sums are kept in memory between them.
 struct step_chunk {
   std::size_t begin, end;
   bool is_first, is_last;
 };
 
+/// Nothing to do between the steps of multiply_tiles().
+struct nothing_between {
+  HWY_INLINE void operator()() const noexcept {}
+};
+
 /// Multiplies kLefts tiles of rows by kPanels panels over the steps of a chunk. A row of `sums` has
-/// kPanels * 16 elements.
-template <bool kSigned, int kLefts, int kPanels>
+/// kPanels * 16 elements. between() is called after each step: vectors can work while the tiles are
+/// multiplied.
+template <bool kSigned, int kLefts, int kPanels, class Between = nothing_between>
 HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
-                               const std::int8_t* b, std::size_t panel_stride,
-                               std::int32_t* sums) noexcept {
-  constexpr int kFirstPanels = (std::min)(kPanels, 3);
+                               const std::int8_t* b, std::size_t panel_stride, std::int32_t* sums,
+                               Between&& between = {}) noexcept {
   if (chunk.is_first) {
     clear_sums<kLefts, kPanels, 0>();
   } else {
     load_sums<kLefts, kPanels, 0>(sums);
   }
   for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
-    // Weights are loaded first, because they come from farther away.
-    load_weights<kLefts, 0, kFirstPanels>(b + step->b, panel_stride);
     load_tile<first_left>(step->a[0], step->stride[0]);
-    add_products<kSigned, kLefts, 0, 0, kFirstPanels>();
+    add_products<kSigned, true, kLefts, 0, kPanels>(b + step->b, panel_stride);
     if constexpr (kLefts == 2) {
       load_tile<first_left + 1>(step->a[1], step->stride[1]);
-      add_products<kSigned, kLefts, 1, 0, kFirstPanels>();
+      add_products<kSigned, false, kLefts, 1, kPanels>(b + step->b, panel_stride);
     }
-    load_weights<kLefts, kFirstPanels, kPanels>(b + step->b, panel_stride);
-    add_products<kSigned, kLefts, 0, kFirstPanels, kPanels>();
+    between();
   }
   save_sums<kLefts, kPanels, 0>(sums);
 }
@@ -273,10 +270,11 @@ class tile_session {
   std::uint8_t host_tiles_[tile_count][tile_rows * tile_row_bytes];
 };
 
-/// The k of a chunk: 32 rows of them occupy two thirds of the first-level cache, beside weights
-/// that pass by.
+/// The k of a chunk: 32 rows of them occupy a quarter of the second-level cache, beside weights
+/// that stay there. Left tiles need not fit the first-level cache: to load them from the second one
+/// costs less than to store and load the sums of shorter chunks.
 HWY_INLINE std::size_t chunk_depth(const gemm_u8s8_args& g) noexcept {
-  const std::size_t depth = g.caches.first_level / (left_rows / 2 * 3);
+  const std::size_t depth = g.caches.second_level / (left_rows * 4);
   return (std::max)(depth / tile_row_bytes, std::size_t{1}) * tile_row_bytes;
 }
 
@@ -426,6 +424,90 @@ class left_side {
   std::uint8_t* copies_;
 };
 
+/// The epilogue of `rows` rows of two whole panels, with less work around them than
+/// avx512_vnni::store_block(), which a few rows at a time would feel.
+template <integer_output kOutput, bool kHasAddend, bool kHasRows>
+void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
+                      std::size_t row, std::size_t rows, std::size_t column, void* c,
+                      std::size_t index, std::size_t ldc) noexcept {
+  using epilogue = avx512_vnni::column_epilogue<kOutput, kHasAddend, kHasRows>;
+  const epilogue left(e, column);
+  const epilogue right(e, column + panel_columns);
+  for (const std::size_t end = row + rows; row != end; ++row, sums += sums_stride, index += ldc) {
+    left.store(e, sums, row, panel_columns, c, index);
+    right.store(e, sums + panel_columns, row, panel_columns, c, index + panel_columns);
+  }
+}
+
+/// Sums of a block of rows and columns that wait for their epilogue. It is computed a few rows at a
+/// time between the steps of the next block, because vectors and tiles can work at the same time.
+/// The next block's sums may take the place of those that wait, as they are stored behind all
+/// steps.
+class waiting_sums {
+ public:
+  HWY_INLINE explicit waiting_sums(const gemm_u8s8_args& g) noexcept
+      : g_(g),
+        store_two_panels_(avx512_vnni::for_terms_of(
+            g.epilogue, []<integer_output kOutput, bool kHasAddend, bool kHasRows>() {
+              return &store_two_panels<kOutput, kHasAddend, kHasRows>;
+            })) {}
+
+  /// Divides what waits among the next `steps` calls of operator(). Nothing waits behind them.
+  HWY_INLINE void spread(std::size_t steps) noexcept {
+    constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
+    if (steps == 0) {
+      store_all();
+    } else {
+      rows_at_once_ = (std::max)((end_ - row_ + steps - 1) / steps, fewest);
+    }
+  }
+  /// Computes the epilogue of the next few rows.
+  HWY_INLINE void operator()() noexcept {
+    if (row_ != end_) {
+      store((std::min)(rows_at_once_, end_ - row_));
+    }
+  }
+  /// Computes the epilogue of all sums that wait.
+  HWY_INLINE void store_all() noexcept {
+    if (row_ != end_) {
+      store(end_ - row_);
+    }
+  }
+  /// Sums that wait from now on, sums_stride from one row to the next. None may wait before.
+  HWY_INLINE void add(const std::int32_t* sums, std::size_t sums_stride, std::size_t first,
+                      std::size_t rows, std::size_t column, std::size_t columns) noexcept {
+    sums_ = sums;
+    sums_stride_ = sums_stride;
+    row_ = first;
+    end_ = first + rows;
+    column_ = column;
+    columns_ = columns;
+  }
+
+ private:
+  void store(std::size_t rows) noexcept {
+    const std::size_t index = row_ * g_.ldc + column_;
+    constexpr std::size_t two_panels = 2 * panel_columns;
+    std::size_t done = 0;
+    for (; done + two_panels <= columns_; done += two_panels) {
+      store_two_panels_(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done, g_.c,
+                        index + done, g_.ldc);
+    }
+    if (done != columns_) {
+      avx512_vnni::store_sums(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done,
+                              columns_ - done, g_.c, index + done, g_.ldc);
+    }
+    sums_ += rows * sums_stride_;
+    row_ += rows;
+  }
+
+  const gemm_u8s8_args& g_;
+  decltype(&store_two_panels<integer_output::s32, false, false>) store_two_panels_;
+  const std::int32_t* sums_ = nullptr;
+  std::size_t sums_stride_ = 0, row_ = 0, end_ = 0, column_ = 0, columns_ = 0;
+  std::size_t rows_at_once_ = 0;
+};
+
 /// The operands of one pass over the weights: a chunk of k of up to 32 rows, and the cached
 /// columns.
 struct product_block {
@@ -436,26 +518,27 @@ struct product_block {
 };
 
 /// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
+/// Sums whose last chunk this is wait in `waiting`.
 template <bool kSigned, int kLefts, int kPanels>
-void multiply_columns(const gemm_u8s8_args& g, const product_block& block,
-                      std::size_t column) noexcept {
+void multiply_columns(const gemm_u8s8_args& g, const product_block& block, std::size_t column,
+                      waiting_sums& waiting) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   const std::size_t panel_stride = avx512_vnni::round_up(g.k, group_depth) * panel_columns;
   const bool keeps_sums = !(block.chunk.is_first && block.chunk.is_last);
   for (; column + kColumns < block.end_column + panel_columns; column += kColumns) {
     std::int32_t* sums = reinterpret_cast<std::int32_t*>(g.workspace) +
                          (keeps_sums ? (column - block.first_column) * left_rows : 0);
+    waiting.spread(block.chunk.end - block.chunk.begin);
     multiply_tiles<kSigned, kLefts, kPanels>(block.steps, block.chunk,
                                              g.b.data + column / panel_columns * panel_stride,
-                                             panel_stride, sums);
+                                             panel_stride, sums, waiting);
     if (block.chunk.is_last) {
-      avx512_vnni::store_sums(g.epilogue, sums, kColumns, block.first, block.rows, column,
-                              (std::min)(kColumns, g.n - column), g.c, block.first * g.ldc + column,
-                              g.ldc);
+      waiting.add(sums, kColumns, block.first, block.rows, column,
+                  (std::min)(kColumns, g.n - column));
     }
   }
   if constexpr (kPanels > 1) {
-    multiply_columns<kSigned, kLefts, kPanels / 2>(g, block, column);
+    multiply_columns<kSigned, kLefts, kPanels / 2>(g, block, column, waiting);
   }
 }
 
@@ -463,6 +546,7 @@ template <bool kSigned>
 void multiply(const gemm_u8s8_args& g) noexcept {
   tile_session tiles;
   left_side left(g);
+  waiting_sums waiting(g);
   const std::size_t columns = cached_columns(g);
   const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
   for (std::size_t column = 0; column < g.n; column += columns) {
@@ -476,27 +560,38 @@ void multiply(const gemm_u8s8_args& g) noexcept {
                                   first,        rows,
                                   column,       (std::min)(column + columns, g.n)};
         if (rows > tile_rows) {
-          multiply_columns<kSigned, 2, 2>(g, block, column);
+          multiply_columns<kSigned, 2, 2>(g, block, column, waiting);
         } else {
-          multiply_columns<kSigned, 1, 4>(g, block, column);
+          multiply_columns<kSigned, 1, 4>(g, block, column, waiting);
         }
       }
     }
   }
+  waiting.store_all();
 }
 
-/// Segments of up to this many k are left to vectors: each segment is a tile of its own, which
-/// takes as long when it is nearly empty.
-inline constexpr std::size_t short_segment = 8;
+/// Whether vectors are faster than tiles, by measurement on a processor that has both.
+[[nodiscard]] HWY_INLINE bool suits_vectors(const gemm_u8s8_args& g) noexcept {
+  // Each segment is a tile of its own, which takes as long when it is nearly empty.
+  constexpr std::size_t short_segment = 8;
+  if (g.m == 1 || (g.rows != nullptr && g.k / g.segments <= short_segment)) {
+    return true;
+  }
+  // To configure and to release the tiles takes as long as a small product, and the epilogue of a
+  // short one longer than its multiplications. Few columns leave vectors partly empty.
+  const bool fills_vectors = g.n >= 4 * panel_columns;
+  const std::size_t small_product = std::size_t{1} << (fills_vectors ? 16 : 14);
+  constexpr std::size_t short_depth = 24;
+  return g.m * g.n * g.k <= small_product || (fills_vectors && g.k <= short_depth);
+}
 
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
   if (g.lhs_signed) {
     multiply<true>(g);
-  } else if (g.m > 1 && (g.rows == nullptr || g.k / g.segments > short_segment)) {
-    multiply<false>(g);
-  } else {
-    // One row is a tenth faster with vectors, which read the weights once and efficiently.
+  } else if (suits_vectors(g)) {
     avx512_vnni::gemm_u8s8(g);
+  } else {
+    multiply<false>(g);
   }
 }
 

@@ -153,40 +153,38 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-template <integer_output kOutput, bool kHasAddend = false>
-void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                 std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
-                 void* c, std::size_t index, std::size_t ldc) noexcept {
-  const auto store = has_terms_of_rows(e) ? store_block<kOutput, kHasAddend, true>
-                                          : store_block<kOutput, kHasAddend, false>;
-  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
+/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
+/// that an epilogue needs.
+template <class Choose>
+[[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
+  const bool has_rows = has_terms_of_rows(e);
+#define DETENT_CHOOSE(output, has_addend)                                            \
+  (has_rows ? choose.template operator()<integer_output::output, has_addend, true>() \
+            : choose.template operator()<integer_output::output, has_addend, false>())
+  switch (e.output) {
+    case integer_output::s32:
+      return e.addend != nullptr ? DETENT_CHOOSE(s32, true) : DETENT_CHOOSE(s32, false);
+    case integer_output::f32:
+      return DETENT_CHOOSE(f32, false);
+    case integer_output::bf16:
+      return DETENT_CHOOSE(bf16, false);
+    case integer_output::u8:
+      return DETENT_CHOOSE(u8, false);
+    case integer_output::s8:
+      break;
+  }
+  return DETENT_CHOOSE(s8, false);
+#undef DETENT_CHOOSE
 }
 
-/// store_block() for the output type of the epilogue.
+/// store_block() for the output type and the terms of the epilogue.
 inline void store_sums(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                        std::size_t first, std::size_t rows, std::size_t column, std::size_t columns,
                        void* c, std::size_t index, std::size_t ldc) noexcept {
-  switch (e.output) {
-    case integer_output::s32:
-      if (e.addend != nullptr) {
-        return store_block<integer_output::s32, true>(e, sums, sums_stride, first, rows, column,
-                                                      columns, c, index, ldc);
-      }
-      return store_block<integer_output::s32>(e, sums, sums_stride, first, rows, column, columns, c,
-                                              index, ldc);
-    case integer_output::f32:
-      return store_block<integer_output::f32>(e, sums, sums_stride, first, rows, column, columns, c,
-                                              index, ldc);
-    case integer_output::bf16:
-      return store_block<integer_output::bf16>(e, sums, sums_stride, first, rows, column, columns,
-                                               c, index, ldc);
-    case integer_output::u8:
-      return store_block<integer_output::u8>(e, sums, sums_stride, first, rows, column, columns, c,
-                                             index, ldc);
-    case integer_output::s8:
-      return store_block<integer_output::s8>(e, sums, sums_stride, first, rows, column, columns, c,
-                                             index, ldc);
-  }
+  const auto store = for_terms_of(e, []<integer_output kOutput, bool kHasAddend, bool kHasRows>() {
+    return &store_block<kOutput, kHasAddend, kHasRows>;
+  });
+  store(e, sums, sums_stride, first, rows, column, columns, c, index, ldc);
 }
 
 }  // namespace DETENT_PASS_NAMESPACE
