@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds and runs the tests. Installs what is missing (Debian 12 or 13, as root). Arguments go to ctest.
-# DETENT_WERROR=ON in the environment makes warnings errors.
+# DETENT_WERROR=ON in the environment makes warnings errors, DETENT_FUZZ=ON adds a short run of the fuzz targets.
 set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build
@@ -10,7 +10,7 @@ sh cmake/setup.sh --python "$build" &
 python=$!
 cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$build/deps/usr;$build/onnxruntime/usr" \
-  -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_BUILD_TESTS=ON -DDETENT_BUILD_BENCHMARKS=ON >"$build/release.log" 2>&1 ||
+  -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_FUZZ="${DETENT_FUZZ:-OFF}" -DDETENT_BUILD_TESTS=ON -DDETENT_BUILD_BENCHMARKS=ON >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 echo "detent: building the tests (build/release)"
 cmake --build "$build/release" >"$build/release.log" 2>&1 || { cat "$build/release.log" >&2; exit 1; }
