@@ -5,6 +5,8 @@
 // is measured as well.
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <random>
@@ -168,7 +170,7 @@ void convolve_onednn(benchmark::State& state, const layer& l, detent::target tar
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
 #if DETENT_BENCH_ONEDNN
   omp_set_num_threads(1);
 #endif
@@ -201,4 +203,7 @@ int main(int argc, char** argv) {
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s: %s\n", argv[0], e.what());
+  return 1;
 }

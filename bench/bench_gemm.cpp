@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <limits>
 #include <random>
 #include <span>
@@ -255,7 +257,7 @@ void add(const kernel& k, detent::target t, const shapes_of_products& shapes) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
 #if DETENT_BENCH_ONEDNN
   omp_set_num_threads(1);  // the peer's
 #endif
@@ -334,4 +336,7 @@ int main(int argc, char** argv) {
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s: %s\n", argv[0], e.what());
+  return 1;
 }

@@ -802,6 +802,10 @@ TEST_CASE("torch: counts that are more than any number of values are refused") {
   torch::histogram_observer sum = load(0x1p63F);
   sum.append(sum);
   CHECK((saved_and_loaded(sum, torch::histogram_observer()) == sum));
+  const torch::histogram_observer before = sum;
+  check_error(error_kind::overflow, {"torch::histogram_observer", "2^64"},
+              [&] { sum.append(before); });
+  CHECK((sum == before));
 }
 
 TEST_CASE("parity observers: an average that overflows a float is refused") {

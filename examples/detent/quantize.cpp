@@ -146,7 +146,7 @@ json_object parameters_json(const outcome& o) {
   return list;
 }
 
-/// Makes and writes the report about a model that is written. Errors say that it is.
+/// Makes and writes the report about a model that is written. Errors of detent say so.
 template <class Make>
 void write_report(const quantize_arguments& a, const Make& make) {
   try {

@@ -115,7 +115,7 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
-/// an address (rows overlap) or the grid of the scheme does not fit the type of q; nothing is
+/// an address or the grid of the scheme does not fit the type of q; nothing is
 /// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
 /// is not finite; other rows may then have been written. Thread-safe.
 template <quantized_type Q>
@@ -129,8 +129,8 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
           error_kind::invalid_argument, where, ": null data");
   require(!detail::has_shared_elements(q), error_kind::invalid_argument, where,
-          ": rows overlap (the output is ", q.rows, " x ", q.columns, " with strides ",
-          q.row_stride, " and ", q.column_stride, ")");
+          ": elements of the output share an address (it is ", q.rows, " x ", q.columns,
+          " with strides ", q.row_stride, " and ", q.column_stride, ")");
   require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
           where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
           x.rows, " rows");

@@ -68,8 +68,7 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
 /// out.data + i * out_step (steps in elements), and multiplies by weights[i], or by weights[0] if
 /// `weights` has one element. Throws shape_mismatch if `weights` has neither 1 nor `count`
 /// elements, and what gemm_batch() throws. A view without elements may be null, with any step.
-/// Thread-safe. Aliasing and memory are those of
-/// gemm_batch().
+/// Thread-safe. Aliasing and memory are those of gemm_batch().
 template <quantized_byte A, class Weights, class T>
 void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
                         std::span<const Weights> weights, matrix_view<T> out,

@@ -15142,8 +15142,8 @@ class left_side {
   std::uint8_t* copies_;
 };
 
-/// The epilogue of `rows` rows of two whole panels, with less work around them than
-/// avx512_vnni::store_block(), which a few rows at a time would feel.
+/// The epilogue of `rows` rows of two whole panels. A call has less overhead than one of
+/// avx512_vnni::store_block(), because it is for a few rows at a time.
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                       std::size_t row, std::size_t rows, std::size_t column, void* c,
@@ -15170,7 +15170,8 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(). Nothing waits behind them.
+  /// Divides what waits among the next `steps` calls of operator(), after which
+  /// no sums wait.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
     if (steps == 0) {
@@ -20069,7 +20070,7 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// | always | up to 12 * N (N rounded up to 16) | calling thread, kept |
 /// | lhs is column-major | up to 256 * K | each thread with tasks, kept |
 /// | lhs is signed, target avx_vnni or avx512_vnni | up to 240 * (K + 127) | each thread, kept |
-/// | target amx_int8 | about 33 * (K + 128), and sums of 4 KB to 100 KB | each thread, kept |
+/// | target amx_int8 | about 33 * (K + 128), and sums of 4 or 8 KB | each thread, kept |
 /// | target portable on x86-64, avx2 without Highway | up to 128 * (K + 3) | each thread, kept |
 /// | target avx2 or avx512 (weight pairs) | K * N and a little more, once | the weights |
 /// | sums may leave 32 bits, or there is an addend | up to 12 * N | the call, freed |
@@ -26702,7 +26703,7 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
-/// an address (rows overlap) or the grid of the scheme does not fit the type of q; nothing is
+/// an address or the grid of the scheme does not fit the type of q; nothing is
 /// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
 /// is not finite; other rows may then have been written. Thread-safe.
 template <quantized_type Q>
@@ -26716,8 +26717,8 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   require(x.rows == 0 || x.columns == 0 || (x.data != nullptr && q.data != nullptr),
           error_kind::invalid_argument, where, ": null data");
   require(!detail::has_shared_elements(q), error_kind::invalid_argument, where,
-          ": rows overlap (the output is ", q.rows, " x ", q.columns, " with strides ",
-          q.row_stride, " and ", q.column_stride, ")");
+          ": elements of the output share an address (it is ", q.rows, " x ", q.columns,
+          " with strides ", q.row_stride, " and ", q.column_stride, ")");
   require(scales.size() == x.rows && zero_points.size() == x.rows, error_kind::shape_mismatch,
           where, ": ", scales.size(), " scales and ", zero_points.size(), " zero points for ",
           x.rows, " rows");
@@ -30856,8 +30857,7 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
 /// out.data + i * out_step (steps in elements), and multiplies by weights[i], or by weights[0] if
 /// `weights` has one element. Throws shape_mismatch if `weights` has neither 1 nor `count`
 /// elements, and what gemm_batch() throws. A view without elements may be null, with any step.
-/// Thread-safe. Aliasing and memory are those of
-/// gemm_batch().
+/// Thread-safe. Aliasing and memory are those of gemm_batch().
 template <quantized_byte A, class Weights, class T>
 void gemm_strided_batch(std::size_t count, matrix_view<const A> lhs, std::ptrdiff_t lhs_step,
                         std::span<const Weights> weights, matrix_view<T> out,
@@ -35760,7 +35760,7 @@ inline void require_room(std::span<const std::uint64_t> counts, std::uint64_t mo
   require(more <= largest_counted - total_of(counts), error_kind::overflow, where,
           ": more than 2^48 values");
 }
-/// Throws bad_file for counts of a saved state that are more than were seen, or than can be.
+/// Throws bad_file if the sum of the counts of a saved state exceeds `seen` or largest_counted.
 inline void require_saved_counts(std::span<const std::uint64_t> counts, std::uint64_t seen,
                                  const char* where) {
   require_state(are_within(counts, seen), where, "more was counted than was seen");
@@ -40037,8 +40037,8 @@ namespace detail {
 /// The largest number of bins. A histogram that would grow further, because of one huge value in a
 /// late batch, is refused.
 inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
-/// The same for histograms that entropy_search searches: half the bins are candidates of half the
-/// bins on average, 2^32 in all (largest_search).
+/// The largest number of bins of a histogram that entropy_search searches: half the bins are
+/// candidates of half the bins on average, 2^32 in all (largest_search).
 inline constexpr std::size_t largest_entropy_histogram = std::size_t{1} << 17;
 
 inline void require_bins(float bins, std::size_t largest, const char* where) {
@@ -43001,7 +43001,8 @@ class histogram_observer {
   }
   /// Afterwards this observer is in the state it would have if it had also seen the one batch that
   /// `later` has seen after it followed all batches seen here. Throws invalid_argument if `later`
-  /// has other options, or a range that does not contain the range here.
+  /// has other options, or a range that does not contain the range here, overflow if a bin would
+  /// count more than 2^64 values; then nothing has changed.
   void append(const histogram_observer& later) {
     require(options_ == later.options_, error_kind::invalid_argument, where,
             ": appending other options");
@@ -43062,8 +43063,7 @@ class histogram_observer {
                             where, "the range of the histogram");
       const auto [least, most] = std::minmax_element(next.counts_.begin(), next.counts_.end());
       detail::require_state(*least >= 0.0F, where, "a count is negative");
-      // More than any number of values. Sums of such counts stay finite, as saved counts must be.
-      detail::require_state(*most <= 0x1p64F, where, "a count is too large");
+      detail::require_state(*most <= largest_counted, where, "a count is too large");
       next.has_range_ = true;
     }
     *this = std::move(next);
@@ -43075,6 +43075,7 @@ class histogram_observer {
   static constexpr const char* where = "torch::histogram_observer";
   static constexpr std::size_t largest_bins = std::size_t{1} << 16;  // 2^32 in all steps
   static constexpr std::size_t largest_upsample_rate = 1024;
+  static constexpr float largest_counted = 0x1p64F;  // in one bin; more than any number of values
 
   static void require_options(const histogram_options& options, error_kind kind) {
     require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ", options.bins,
@@ -43106,6 +43107,8 @@ class histogram_observer {
       for (std::size_t i = 0; i < counts.size(); ++i) {
         counts[i] += kept[i];
       }
+      require(*std::max_element(counts.begin(), counts.end()) <= largest_counted,
+              error_kind::overflow, where, ": a bin would count more than 2^64 values");
     }
     counts_ = std::move(counts);
     counted_ = now;

@@ -917,6 +917,8 @@ class CommandLine(unittest.TestCase):
         # Samples that only the report uses.
         for arguments in (["--approach", "dynamic", "--bias-correction", "none"], ["--approach", "weight-only"]):
             self.assertEqual(json.loads(self.works(*self.quantize("--report", page, "--json", *arguments)))["samples"], 100)
+        missing = self.folder / "missing" / "report.html"
+        self.fails([missing], *self.quantize("--report", missing))
 
     def test_report_that_fails_does_not_take_the_model_away(self):
         out, page = self.folder / "out.onnx", self.folder / "report.html"
@@ -947,8 +949,6 @@ class CommandLine(unittest.TestCase):
         facts = json.loads(self.warns(["nothing has used the samples of --calib"], "quantize", path, "-o", out,
                                       "--approach", "dynamic", "--calib", data, "--json"))
         self.assertEqual((facts["samples"], facts["layers"]), (0, 1))
-        missing = self.folder / "missing" / "report.html"
-        self.fails([missing], *self.quantize("--report", missing))
 
     def config(self, text):
         path = self.folder / "config.yaml"

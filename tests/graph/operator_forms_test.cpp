@@ -458,6 +458,29 @@ TEST_CASE("forms: what operators need beside their outputs counts against the li
       {{"bits", number(2)}, {"block_size", number(16)}, {"K", number(64)}, {"N", number(4096)}},
       microsoft));
   refused(b, std::size_t{512} << 10U);
+
+  // The same number of weights of 4 bits that are multiplied as integers: packed, they take about
+  // half a byte each, 266 KiB with scales and zero points, where floats would take 1 MiB.
+  model_builder integers(17);
+  integers.input("x", {1, 64});
+  integers.constant("byte", bytes({1, 1, 1}, {0x89}));
+  integers.constant("dims", std::vector<std::int64_t>{4096, 4, 8});
+  integers.constant("scales", floats({4096 * 4}, std::vector<float>(4096 * 4, 1.0F)));
+  const std::string codes = integers.add("Expand", {"byte", "dims"});
+  integers.output(integers.add("MatMulNBits", {"x", codes, "scales"},
+                               {{"bits", number(4)},
+                                {"accuracy_level", number(4)},
+                                {"block_size", number(16)},
+                                {"K", number(64)},
+                                {"N", number(4096)}},
+                               microsoft));
+  graph::executor_options options;
+  options.max_memory_bytes = std::size_t{1} << 20U;
+  const tensor x = floats({1, 64}, std::vector<float>(64, 255.0F));  // whose scale is 1
+  const tensor sums = graph::executor(integers.get(), options).run({{"x", x}})[0];
+  // 32 codes of 9 and 32 of 8, which is the zero point.
+  CHECK(values_of<float>(sums) == std::vector<float>(4096, 32.0F * 255.0F));
+  refused(integers, std::size_t{512} << 10U);
 }
 
 TEST_CASE("forms: packed operands and rows that a run computes count against the limit of memory") {

@@ -440,6 +440,7 @@ struct counted {
 void run_counted(graph::operator_context& c) {
   static_cast<void>(graph::ops::cached_state<counted>(c, {1}, [](counted&) {}));
   CHECK(counted::living == 1);
+  c.require(c.inputs[0].data<float>()[0] >= 0.0F, "the first value is negative");
   c.share_output(0, c.input(0));
 }
 
@@ -465,6 +466,11 @@ TEST_CASE("what is packed of an input that is no constant ends with the run") {
         static_cast<void>(executor.run(inputs));
         CHECK(counted::living == (is_constant ? 1 : 0));
       }
+      // Also if the run ends with an error.
+      inputs["x"] = floats({2}, {-1, 2});
+      test::check_graph_error(detent::error_kind::bad_file, {"the first value is negative"},
+                              [&] { static_cast<void>(executor.run(inputs)); });
+      CHECK(counted::living == (is_constant ? 1 : 0));
     }
     CHECK(counted::living == 0);
   }

@@ -11,8 +11,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph::ops {
 
-/// Whether a Dropout node of an opset before 7 drops elements: attributes say so then, and without
-/// is_test it does. False for later opsets.
+/// Whether a Dropout node drops elements by its attributes alone: before opset 7 it does, unless
+/// is_test is 1 or ratio is 0. False for later opsets.
 [[nodiscard]] inline bool is_dropout_in_training(const node& n, std::int64_t opset) {
   return opset < 7 && n.get_int("is_test", 0) == 0 && n.get_float("ratio", 0.5F) != 0.0F;
 }

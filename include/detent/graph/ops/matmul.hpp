@@ -370,7 +370,7 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
       scales = read_scales(c, at.rhs_scale);
     }
   }
-  // Those of all values of a stack that belong to one of its matrices.
+  // Returns the values of one matrix of the stack.
   const auto of_matrix = [&s](const auto& values, std::size_t index) {
     const std::span all(values);
     return all.size() > s.n ? all.subspan(index * s.n, s.n) : all;

@@ -42,8 +42,8 @@ namespace graph {
 namespace ops {
 
 /// Checks g_idx, input 4: int32, one value for each row of the weights, perhaps with padding up to
-/// whole blocks. As ONNX Runtime computes with it, weights have 4 bits; packed zero points beside
-/// it are refused, which ONNX Runtime ignores.
+/// whole blocks. As in ONNX Runtime, the weights must have 4 bits. Packed zero points beside g_idx
+/// are refused: ONNX Runtime ignores them.
 inline void require_block_indices(const operator_context& c, const nbits_layout& layout) {
   const tensor& indices = c.inputs[4];
   c.require_supported(layout.bits == 4, "g_idx for weights of ", layout.bits, " bits");
@@ -214,7 +214,8 @@ inline bool takes_integer_rows(const operator_context& c, const nbits_layout& la
                         " bits, expected 2 or 4; DynamicLinear takes 8");
     c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::u8,
                         "zero points that are no integers");
-    c.require_supported(!c.has_input(4), "g_idx, by which blocks have no scale of their own");
+    c.require_supported(!c.has_input(4),
+                        "g_idx, with which the rows of a block may have different scales");
     c.require_supported(layout.block_size <= largest_block, "block_size ", layout.block_size,
                         " is above ", largest_block);
     for (const float s : scales) {
@@ -261,10 +262,23 @@ inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbi
       options);
 }
 
+/// The bytes that packed weights take which a run computes: for W4A8 about half a byte each, and a
+/// scale and a zero point for each block. 0 if all inputs are constant, as executors keep these.
+inline std::size_t computed_nbits_bytes(const operator_context& c, const nbits_layout& layout) {
+  if (c.are_constant({1, 2, 3, 4, 5})) {
+    return 0;
+  }
+  if (!takes_integer_rows(c, layout)) {
+    return packed_bytes(layout.depth, layout.columns);
+  }
+  constexpr std::size_t panel = kernels::panel_columns;
+  const std::size_t columns = (layout.columns + panel - 1) / panel * panel;
+  return columns * (layout.depth / 2 + 1 + layout.blocks() * 2 * sizeof(float));
+}
+
 inline void run_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
-  const counted_bytes computed(
-      c, c.are_constant({1, 2, 3, 4, 5}) ? 0 : packed_bytes(layout.depth, layout.columns));
+  const counted_bytes computed(c, computed_nbits_bytes(c, layout));
   const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 4, 5}, [&](packed_nbits& fresh) {
     fresh.is_integer = takes_integer_rows(c, layout);
     if (fresh.is_integer) {

@@ -526,8 +526,8 @@ inline void run_image_scaler(operator_context& c) {
 // --- MeanVarianceNormalization -------------------------------------------------------------------
 
 /// The axes over which MeanVarianceNormalization takes mean and variance. By default these are 0, 2
-/// and 3, as far as the input has them: so ONNX Runtime reads the text of ONNX, which has images in
-/// mind.
+/// and 3, as far as the input has them. The text of ONNX assumes images; ONNX Runtime reads it so
+/// for other ranks.
 [[nodiscard]] inline std::vector<bool> mean_axes(const operator_context& c) {
   const std::size_t rank = c.input(0).rank();
   std::vector<bool> reduced(rank, false);

@@ -216,8 +216,8 @@ inline void run_on_float_rows(operator_context& c, const axis_view& v,
   });
 }
 
-/// Changes rows of a length, which stand one behind the other, in place; takes what it needs beside
-/// them from a memory.
+/// A function that changes rows of `length` elements, one behind the other, in place. Its scratch
+/// comes from `memory`.
 using rows_function = void (*)(std::span<double> rows, std::size_t length,
                                std::pmr::memory_resource* memory);
 

@@ -166,6 +166,23 @@ inline bool order_inputs(const operator_definition& definition, std::vector<tens
   return !has_bodies(c.n());
 }
 
+/// Drops the state of a node where the run of its operator ends, also by an error, if the state was
+/// made from inputs that are not constant.
+class state_of_one_run {
+ public:
+  explicit state_of_one_run(std::unique_ptr<operator_state>& state) noexcept : state_(state) {}
+  state_of_one_run(const state_of_one_run&) = delete;
+  state_of_one_run& operator=(const state_of_one_run&) = delete;
+  ~state_of_one_run() {
+    if (state_ != nullptr && state_->for_one_run) {
+      state_.reset();
+    }
+  }
+
+ private:
+  std::unique_ptr<operator_state>& state_;
+};
+
 /// The body of apply(), which adds the node's name to its errors.
 inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
                                          std::vector<tensor>& inputs, run_resources& resources,
@@ -199,10 +216,8 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
         }
       }
     } else {
+      const state_of_one_run state(*c.state);
       definition.run(c);
-      if (*c.state != nullptr && (*c.state)->for_one_run) {
-        c.state->reset();
-      }
     }
     for (tensor& t : c.outputs) {
       // Operators declare channels-last results also where both orders are the same. Such a

@@ -424,8 +424,8 @@ class left_side {
   std::uint8_t* copies_;
 };
 
-/// The epilogue of `rows` rows of two whole panels, with less work around them than
-/// avx512_vnni::store_block(), which a few rows at a time would feel.
+/// The epilogue of `rows` rows of two whole panels. A call has less overhead than one of
+/// avx512_vnni::store_block(), because it is for a few rows at a time.
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
                       std::size_t row, std::size_t rows, std::size_t column, void* c,
@@ -452,7 +452,8 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(). Nothing waits behind them.
+  /// Divides what waits among the next `steps` calls of operator(), after which
+  /// no sums wait.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
     if (steps == 0) {

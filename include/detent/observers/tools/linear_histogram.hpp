@@ -31,8 +31,8 @@ namespace detail {
 /// The largest number of bins. A histogram that would grow further, because of one huge value in a
 /// late batch, is refused.
 inline constexpr std::size_t largest_histogram = std::size_t{1} << 22;
-/// The same for histograms that entropy_search searches: half the bins are candidates of half the
-/// bins on average, 2^32 in all (largest_search).
+/// The largest number of bins of a histogram that entropy_search searches: half the bins are
+/// candidates of half the bins on average, 2^32 in all (largest_search).
 inline constexpr std::size_t largest_entropy_histogram = std::size_t{1} << 17;
 
 inline void require_bins(float bins, std::size_t largest, const char* where) {

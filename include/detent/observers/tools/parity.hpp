@@ -69,7 +69,7 @@ inline void require_room(std::span<const std::uint64_t> counts, std::uint64_t mo
   require(more <= largest_counted - total_of(counts), error_kind::overflow, where,
           ": more than 2^48 values");
 }
-/// Throws bad_file for counts of a saved state that are more than were seen, or than can be.
+/// Throws bad_file if the sum of the counts of a saved state exceeds `seen` or largest_counted.
 inline void require_saved_counts(std::span<const std::uint64_t> counts, std::uint64_t seen,
                                  const char* where) {
   require_state(are_within(counts, seen), where, "more was counted than was seen");

@@ -224,7 +224,8 @@ class histogram_observer {
   }
   /// Afterwards this observer is in the state it would have if it had also seen the one batch that
   /// `later` has seen after it followed all batches seen here. Throws invalid_argument if `later`
-  /// has other options, or a range that does not contain the range here.
+  /// has other options, or a range that does not contain the range here, overflow if a bin would
+  /// count more than 2^64 values; then nothing has changed.
   void append(const histogram_observer& later) {
     require(options_ == later.options_, error_kind::invalid_argument, where,
             ": appending other options");
@@ -285,8 +286,7 @@ class histogram_observer {
                             where, "the range of the histogram");
       const auto [least, most] = std::minmax_element(next.counts_.begin(), next.counts_.end());
       detail::require_state(*least >= 0.0F, where, "a count is negative");
-      // More than any number of values. Sums of such counts stay finite, as saved counts must be.
-      detail::require_state(*most <= 0x1p64F, where, "a count is too large");
+      detail::require_state(*most <= largest_counted, where, "a count is too large");
       next.has_range_ = true;
     }
     *this = std::move(next);
@@ -298,6 +298,7 @@ class histogram_observer {
   static constexpr const char* where = "torch::histogram_observer";
   static constexpr std::size_t largest_bins = std::size_t{1} << 16;  // 2^32 in all steps
   static constexpr std::size_t largest_upsample_rate = 1024;
+  static constexpr float largest_counted = 0x1p64F;  // in one bin; more than any number of values
 
   static void require_options(const histogram_options& options, error_kind kind) {
     require(options.bins >= 2 && options.bins <= largest_bins, kind, where, ": ", options.bins,
@@ -329,6 +330,8 @@ class histogram_observer {
       for (std::size_t i = 0; i < counts.size(); ++i) {
         counts[i] += kept[i];
       }
+      require(*std::max_element(counts.begin(), counts.end()) <= largest_counted,
+              error_kind::overflow, where, ": a bin would count more than 2^64 values");
     }
     counts_ = std::move(counts);
     counted_ = now;
