@@ -5,7 +5,7 @@
     nncf_peer.py --detent BINARY --digits FOLDER [--shared FOLDER] [--only NAME]... [--every-form]
 
 For each model, preset and model type, and for the modes of floats of 8 bits (of these forms, the small models of nncf_cases.py
-have the default and one other in turn, or all with --every-form), it compares the set of quantized tensors (equal), their types
+have one in turn, or all with --every-form), it compares the set of quantized tensors (equal), their types
 and zero points (equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; each other one within 1e-6), and the
 signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations (at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions).
 NNCF takes its statistics from the values of our executor for that. For the networks from files, the scales are compared with those of statistics in
@@ -272,11 +272,9 @@ class Judge:
             print(f"{name:18} {method:11} moved by {moved:7.0e}, apart by {apart:7.0e}{'' if good else '  FAILED'}", flush=True)
 
 
-def forms_in_turn(name, forms):
-    """Two forms of a small model: the default, and another one, which is the next one for the next model."""
-    default = ("performance", "none")
-    others = [form for form in forms if form != default]
-    return [form for form in forms if form == default] + [others[list(nncf_cases.CASES).index(name) % len(others)]]
+def form_in_turn(name, forms):
+    """One form of a small model, which is the next one for the next model."""
+    return [forms[list(nncf_cases.CASES).index(name) % len(forms)]]
 
 
 def main():
@@ -300,7 +298,7 @@ def main():
                 continue
             forms = [form for form in (*FLOATS, *itertools.product(PRESETS, TYPES)) if (name, form[1]) not in NNCF_FAILS]
             if name in nncf_cases.CASES and not options.every_form:
-                forms = forms_in_turn(name, forms)
+                forms = form_in_turn(name, forms)
             for form, kind in forms:
                 is_old = form.startswith("fp8") and model.opset_import[0].version < FLOAT_OPSET
                 newer = onnx.version_converter.convert_version(model, FLOAT_OPSET) if is_old else model

@@ -48,10 +48,13 @@ class counted_bytes {
 /// A packed matrix whose memory is counted while it lives.
 class computed_floats {
  public:
+  /// Packs the matrix, with a bias of one element for each column unless it is empty. Throws
+  /// bad_file if the memory exceeds the limit of the run.
   computed_floats(const operator_context& c, matrix_view<const float> w,
                   std::span<const float> bias = {})
       : counted_(c, packed_bytes(w.rows, w.columns)), packed_(w, bias) {}
 
+  /// The packed matrix.
   [[nodiscard]] const packed_floats& packed() const noexcept { return packed_; }
 
  private:
