@@ -115,9 +115,9 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
-/// an address or the grid of the scheme does not fit the type of q; nothing is
-/// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
-/// is not finite; other rows may then have been written. Thread-safe.
+/// an address or the grid of the scheme does not fit the type of q; nothing is written then. Also
+/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite;
+/// other rows may then have been written. Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,

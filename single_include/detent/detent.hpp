@@ -884,8 +884,8 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Whether two elements of a matrix have one address: whether there are steps of less than `rows`
-/// rows one way and less than `columns` columns the other way that cancel out.
+/// Whether two elements of a matrix have one address. Such elements are i rows and j columns apart,
+/// i * row_stride = j * column_stride in magnitude, with i < rows and j < columns, not both 0.
 template <class T>
 [[nodiscard]] bool has_shared_elements(matrix_view<T> m) noexcept {
   const auto magnitude = [](std::ptrdiff_t stride) {
@@ -10149,8 +10149,8 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
-/// that an epilogue needs.
+/// Returns choose.template operator()<kOutput, kHasAddend, kHasRows>() for the arguments of
+/// column_epilogue that an epilogue needs.
 template <class Choose>
 [[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
   const bool has_rows = has_terms_of_rows(e);
@@ -10352,8 +10352,8 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
-/// that an epilogue needs.
+/// Returns choose.template operator()<kOutput, kHasAddend, kHasRows>() for the arguments of
+/// column_epilogue that an epilogue needs.
 template <class Choose>
 [[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
   const bool has_rows = has_terms_of_rows(e);
@@ -10561,8 +10561,8 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
-/// that an epilogue needs.
+/// Returns choose.template operator()<kOutput, kHasAddend, kHasRows>() for the arguments of
+/// column_epilogue that an epilogue needs.
 template <class Choose>
 [[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
   const bool has_rows = has_terms_of_rows(e);
@@ -10770,8 +10770,8 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
-/// that an epilogue needs.
+/// Returns choose.template operator()<kOutput, kHasAddend, kHasRows>() for the arguments of
+/// column_epilogue that an epilogue needs.
 template <class Choose>
 [[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
   const bool has_rows = has_terms_of_rows(e);
@@ -15159,7 +15159,7 @@ void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::
 
 /// Sums of a block of rows and columns that wait for their epilogue. It is computed a few rows at a
 /// time between the steps of the next block, because vectors and tiles can work at the same time.
-/// The next block's sums may take the place of those that wait, as they are stored behind all
+/// The next block's sums may take the place of those that wait, because they are stored after all
 /// steps.
 class waiting_sums {
  public:
@@ -15170,8 +15170,7 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(), after which
-  /// no sums wait.
+  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
     if (steps == 0) {
@@ -15237,7 +15236,7 @@ struct product_block {
 };
 
 /// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
-/// Sums whose last chunk this is wait in `waiting`.
+/// After the last chunk, the sums wait in `waiting` for their epilogue.
 template <bool kSigned, int kLefts, int kPanels>
 void multiply_columns(const gemm_u8s8_args& g, const product_block& block, std::size_t column,
                       waiting_sums& waiting) noexcept {
@@ -15291,7 +15290,8 @@ void multiply(const gemm_u8s8_args& g) noexcept {
 
 /// Whether vectors are faster than tiles, by measurement on a processor that has both.
 [[nodiscard]] HWY_INLINE bool suits_vectors(const gemm_u8s8_args& g) noexcept {
-  // Each segment is a tile of its own, which takes as long when it is nearly empty.
+  // Vectors read the weights of a single row once and efficiently. Each segment is a tile of its
+  // own, which takes as long when it is nearly empty.
   constexpr std::size_t short_segment = 8;
   if (g.m == 1 || (g.rows != nullptr && g.k / g.segments <= short_segment)) {
     return true;
@@ -26703,9 +26703,9 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
 /// NaN becomes the zero point; the range of a row without numbers is 0 .. 0. `scales`,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
-/// an address or the grid of the scheme does not fit the type of q; nothing is
-/// written then. Also throws invalid_argument if a row holds an infinity or would need a scale that
-/// is not finite; other rows may then have been written. Thread-safe.
+/// an address or the grid of the scheme does not fit the type of q; nothing is written then. Also
+/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite;
+/// other rows may then have been written. Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,

@@ -12,8 +12,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Whether two elements of a matrix have one address: whether there are steps of less than `rows`
-/// rows one way and less than `columns` columns the other way that cancel out.
+/// Whether two elements of a matrix have one address. Such elements are i rows and j columns apart,
+/// i * row_stride = j * column_stride in magnitude, with i < rows and j < columns, not both 0.
 template <class T>
 [[nodiscard]] bool has_shared_elements(matrix_view<T> m) noexcept {
   const auto magnitude = [](std::ptrdiff_t stride) {

@@ -282,7 +282,7 @@ class job_maker {
     }
     require_rules_have_effect(approach);
   }
-  /// A text about the settings, with the name of the text that they are from in front.
+  /// Puts the name of the text that the settings are from in front of a message, if it has one.
   [[nodiscard]] std::string in_source(const std::string& text) const {
     return s_.source.empty() ? text : s_.source + ": " + text;
   }

@@ -441,7 +441,7 @@ void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::
 
 /// Sums of a block of rows and columns that wait for their epilogue. It is computed a few rows at a
 /// time between the steps of the next block, because vectors and tiles can work at the same time.
-/// The next block's sums may take the place of those that wait, as they are stored behind all
+/// The next block's sums may take the place of those that wait, because they are stored after all
 /// steps.
 class waiting_sums {
  public:
@@ -452,8 +452,7 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(), after which
-  /// no sums wait.
+  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
     if (steps == 0) {
@@ -519,7 +518,7 @@ struct product_block {
 };
 
 /// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
-/// Sums whose last chunk this is wait in `waiting`.
+/// After the last chunk, the sums wait in `waiting` for their epilogue.
 template <bool kSigned, int kLefts, int kPanels>
 void multiply_columns(const gemm_u8s8_args& g, const product_block& block, std::size_t column,
                       waiting_sums& waiting) noexcept {
@@ -573,7 +572,8 @@ void multiply(const gemm_u8s8_args& g) noexcept {
 
 /// Whether vectors are faster than tiles, by measurement on a processor that has both.
 [[nodiscard]] HWY_INLINE bool suits_vectors(const gemm_u8s8_args& g) noexcept {
-  // Each segment is a tile of its own, which takes as long when it is nearly empty.
+  // Vectors read the weights of a single row once and efficiently. Each segment is a tile of its
+  // own, which takes as long when it is nearly empty.
   constexpr std::size_t short_segment = 8;
   if (g.m == 1 || (g.rows != nullptr && g.k / g.segments <= short_segment)) {
     return true;

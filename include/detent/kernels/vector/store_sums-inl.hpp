@@ -153,8 +153,8 @@ void store_block(const integer_epilogue& e, const std::int32_t* sums, std::size_
          e.residual != nullptr;
 }
 
-/// choose.template operator()<kOutput, kHasAddend, kHasRows>() with the arguments (column_epilogue)
-/// that an epilogue needs.
+/// Returns choose.template operator()<kOutput, kHasAddend, kHasRows>() for the arguments of
+/// column_epilogue that an epilogue needs.
 template <class Choose>
 [[nodiscard]] auto for_terms_of(const integer_epilogue& e, const Choose& choose) noexcept {
   const bool has_rows = has_terms_of_rows(e);
