@@ -296,7 +296,7 @@ void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filt
                          });
     return;
   }
-  for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+  for_gathered_blocks(f, w, input.data(), padding, row, images, products.rows.per_call, parallel,
                       [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
                           const output_block<T>& block) {
                         kernels::gemm_u8s8_args g;
@@ -390,7 +390,7 @@ inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> i
 /// | the input is copied | the padded input | calling thread |
 /// | output channels first | 256 KB, or 2 lines or 48 pixels if more | each thread |
 /// | output channels first, with a residual | as many pixels in float | each thread |
-/// | matrix, input channels first | 32 KB, or 192 pixels if more | each thread |
+/// | matrix, input channels first | 32 KB, or 256 pixels if more | each thread |
 /// | depthwise, or windows read in place | some KB of pointers | each thread |
 /// | windows gathered | 32 KB, or 48 windows if more | task |
 /// | target amx_int8, not depthwise | that of gemm() for K values in a window | each thread |
@@ -506,7 +506,8 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, parallel,
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, detail::rows_per_task,
+                              parallel,
                               [&](const float* rows, std::size_t lda, std::size_t group,
                                   const detail::output_block<float>& block) {
                                 kernels::gemm_f32_args g;

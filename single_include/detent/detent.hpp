@@ -9662,34 +9662,16 @@ DETENT_KERNELS_NAMESPACE_END
 #include <cstdint>
 #include <cstring>
 
-// ---- detent/kernels/vector/gemm_u8s8-inl.hpp ----
-// Products of 8-bit integers with an instruction that adds four of them in 32 bits (vpdpbusd).
-// Products without it are in gemm_u8s8_pairs-inl.hpp.
-//
-// vpdpbusd has a latency of 5 cycles, and 512-bit server cores start two per cycle, so that at
-// least ten accumulators must be in flight. A tile of 6 rows x 64 columns has 24, with fewer loads
-// and pointers than a tile with more rows: GCC keeps pointers that do not fit the general registers
-// in vector registers, and moving them back takes the multipliers' ports. A tile adds all of k in
-// one go: its weights come from the second-level cache, are prefetched far enough ahead, and its
-// sums never leave the registers.
+// ---- detent/kernels/vector/byte_steps-inl.hpp ----
+// From four vectors of 32-bit sums to 64 bytes on an integer grid, on vectors of 16 lanes: six
+// instructions for each vector, where column_epilogue, which does one vector at a time, has ten.
 
-#ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
-#define DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
+#ifndef DETENT_KERNELS_VECTOR_BYTE_STEPS_INL_HPP
+#define DETENT_KERNELS_VECTOR_BYTE_STEPS_INL_HPP
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-
-// ---- detent/kernels/vector/integer_tiles-inl.hpp ----
-// Tiles of integer products: the sums of some rows times some panels, which stay in registers while
-// all of k is added. Products with 8-bit and with 4-bit weights are made of them.
-
-#ifndef DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
-#define DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
+#include <type_traits>
 
 // ---- detent/kernels/vector/pass_instructions-inl.hpp ----
 // The instruction that a pass multiplies with, and the size of the largest tile of sums that its
@@ -9977,6 +9959,497 @@ HWY_POP_ATTRIBUTES
 #undef DETENT_PASS_ASSEMBLY
 #endif
 #endif  // DETENT_KERNELS_TEXT
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_pass-inl.hpp ----
+// Compiles the text of a file once for each pass of the integer kernels; the file has the layout
+// that for_each_target-inl.hpp describes. A pass is a Highway target together with the instruction
+// that the kernels multiply with. Each pass defines:
+//
+//   DETENT_PASS_NAMESPACE    the namespace of the pass
+//   DETENT_PASS_ATTRIBUTES   the target string of its functions
+//   DETENT_PASS_PAIRS        1 if products are added in pairs in 16 bits (vpmaddubsw), 0 if four
+//                            products are added in 32 bits (vpdpbusd)
+//   DETENT_PASS_ASSEMBLY     1 if the largest tile is the one of tile_vnni512-inl.hpp
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+
+#define DETENT_PASS_NAMESPACE avx2_pairs
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
+#define DETENT_PASS_PAIRS 1
+#define DETENT_PASS_ASSEMBLY 0
+#ifdef DETENT_KERNELS_TEXT
+
+#if HWY_TARGET != HWY_AVX2
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The elements of an output of bytes.
+template <integer_output kOutput>
+using byte_of = std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+
+/// Whether an output has bytes on an integer grid.
+template <integer_output kOutput>
+inline constexpr bool is_bytes = kOutput == integer_output::u8 || kOutput == integer_output::s8;
+
+/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
+  /// beyond every grid of bytes, become 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+
+  /// Stores the values of four vectors of one row at q.
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    hn::StoreU(values(steps), byte_tag{}, q);
+  }
+  /// Stores the first `count` values of two vectors of a row at q, and those of two vectors of
+  /// another row at next.
+  HWY_INLINE void store(const int_vector (&steps)[4], std::size_t count, Q* q,
+                        Q* next) const noexcept {
+    const hn::Half<byte_tag> half;
+    const auto both = values(steps);
+    if (count == hn::Lanes(half)) {
+      hn::StoreU(hn::LowerHalf(half, both), half, q);
+      hn::StoreU(hn::UpperHalf(half, both), half, next);
+    } else {
+      hn::StoreN(hn::LowerHalf(half, both), half, q, count);
+      hn::StoreN(hn::UpperHalf(half, both), half, next, count);
+    }
+  }
+
+ private:
+  HWY_INLINE hn::Vec<byte_tag> values(const int_vector (&steps)[4]) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    return hn::Min(hn::Max(bytes, qmin_), qmax_);
+  }
+
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // HWY_TARGET
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+
+#define DETENT_PASS_NAMESPACE avx2_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avxvnni"
+#define DETENT_PASS_PAIRS 0
+#define DETENT_PASS_ASSEMBLY 0
+#ifdef DETENT_KERNELS_TEXT
+
+#if HWY_TARGET != HWY_AVX2
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The elements of an output of bytes.
+template <integer_output kOutput>
+using byte_of = std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+
+/// Whether an output has bytes on an integer grid.
+template <integer_output kOutput>
+inline constexpr bool is_bytes = kOutput == integer_output::u8 || kOutput == integer_output::s8;
+
+/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
+  /// beyond every grid of bytes, become 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+
+  /// Stores the values of four vectors of one row at q.
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    hn::StoreU(values(steps), byte_tag{}, q);
+  }
+  /// Stores the first `count` values of two vectors of a row at q, and those of two vectors of
+  /// another row at next.
+  HWY_INLINE void store(const int_vector (&steps)[4], std::size_t count, Q* q,
+                        Q* next) const noexcept {
+    const hn::Half<byte_tag> half;
+    const auto both = values(steps);
+    if (count == hn::Lanes(half)) {
+      hn::StoreU(hn::LowerHalf(half, both), half, q);
+      hn::StoreU(hn::UpperHalf(half, both), half, next);
+    } else {
+      hn::StoreN(hn::LowerHalf(half, both), half, q, count);
+      hn::StoreN(hn::UpperHalf(half, both), half, next, count);
+    }
+  }
+
+ private:
+  HWY_INLINE hn::Vec<byte_tag> values(const int_vector (&steps)[4]) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    return hn::Min(hn::Max(bytes, qmin_), qmax_);
+  }
+
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // HWY_TARGET
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+
+#define DETENT_PASS_NAMESPACE avx512_pairs
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR
+#define DETENT_PASS_PAIRS 1
+#define DETENT_PASS_ASSEMBLY 0
+#ifdef DETENT_KERNELS_TEXT
+
+#if HWY_TARGET != HWY_AVX2
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The elements of an output of bytes.
+template <integer_output kOutput>
+using byte_of = std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+
+/// Whether an output has bytes on an integer grid.
+template <integer_output kOutput>
+inline constexpr bool is_bytes = kOutput == integer_output::u8 || kOutput == integer_output::s8;
+
+/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
+  /// beyond every grid of bytes, become 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+
+  /// Stores the values of four vectors of one row at q.
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    hn::StoreU(values(steps), byte_tag{}, q);
+  }
+  /// Stores the first `count` values of two vectors of a row at q, and those of two vectors of
+  /// another row at next.
+  HWY_INLINE void store(const int_vector (&steps)[4], std::size_t count, Q* q,
+                        Q* next) const noexcept {
+    const hn::Half<byte_tag> half;
+    const auto both = values(steps);
+    if (count == hn::Lanes(half)) {
+      hn::StoreU(hn::LowerHalf(half, both), half, q);
+      hn::StoreU(hn::UpperHalf(half, both), half, next);
+    } else {
+      hn::StoreN(hn::LowerHalf(half, both), half, q, count);
+      hn::StoreN(hn::UpperHalf(half, both), half, next, count);
+    }
+  }
+
+ private:
+  HWY_INLINE hn::Vec<byte_tag> values(const int_vector (&steps)[4]) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    return hn::Min(hn::Max(bytes, qmin_), qmax_);
+  }
+
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // HWY_TARGET
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+
+#define DETENT_PASS_NAMESPACE avx512_vnni
+#define DETENT_PASS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
+#define DETENT_PASS_PAIRS 0
+#define DETENT_PASS_ASSEMBLY 1
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+#if HWY_TARGET != HWY_AVX2
+
+HWY_PUSH_ATTRIBUTES(DETENT_PASS_ATTRIBUTES)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace DETENT_PASS_NAMESPACE {
+
+/// The elements of an output of bytes.
+template <integer_output kOutput>
+using byte_of = std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
+
+/// Whether an output has bytes on an integer grid.
+template <integer_output kOutput>
+inline constexpr bool is_bytes = kOutput == integer_output::u8 || kOutput == integer_output::s8;
+
+/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
+template <class Q>
+class byte_steps {
+  using byte_tag = hn::Repartition<Q, float_tag>;
+  using word_tag = hn::Repartition<std::int16_t, float_tag>;
+
+ public:
+  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
+      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
+        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
+        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
+
+  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
+  /// beyond every grid of bytes, become 2^15.
+  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
+    const float_tag df;
+    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
+    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
+  }
+
+  /// Stores the values of four vectors of one row at q.
+  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
+    hn::StoreU(values(steps), byte_tag{}, q);
+  }
+  /// Stores the first `count` values of two vectors of a row at q, and those of two vectors of
+  /// another row at next.
+  HWY_INLINE void store(const int_vector (&steps)[4], std::size_t count, Q* q,
+                        Q* next) const noexcept {
+    const hn::Half<byte_tag> half;
+    const auto both = values(steps);
+    if (count == hn::Lanes(half)) {
+      hn::StoreU(hn::LowerHalf(half, both), half, q);
+      hn::StoreU(hn::UpperHalf(half, both), half, next);
+    } else {
+      hn::StoreN(hn::LowerHalf(half, both), half, q, count);
+      hn::StoreN(hn::UpperHalf(half, both), half, next, count);
+    }
+  }
+
+ private:
+  HWY_INLINE hn::Vec<byte_tag> values(const int_vector (&steps)[4]) const noexcept {
+    const word_tag dw;
+    const byte_tag db;
+    const hn::Repartition<std::uint32_t, float_tag> d32;
+    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
+    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
+    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
+    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                            2, 6, 10, 14, 3, 7, 11, 15};
+    const auto bytes =
+        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
+                                             hn::SetTableIndices(d32, order)));
+    return hn::Min(hn::Max(bytes, qmin_), qmax_);
+  }
+
+  hn::Vec<word_tag> zero_point_;
+  hn::Vec<byte_tag> qmin_, qmax_;
+};
+
+}  // namespace DETENT_PASS_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+#endif  // HWY_TARGET
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/gemm_u8s8-inl.hpp ----
+// Products of 8-bit integers with an instruction that adds four of them in 32 bits (vpdpbusd).
+// Products without it are in gemm_u8s8_pairs-inl.hpp.
+//
+// vpdpbusd has a latency of 5 cycles, and 512-bit server cores start two per cycle, so that at
+// least ten accumulators must be in flight. A tile of 6 rows x 64 columns has 24, with fewer loads
+// and pointers than a tile with more rows: GCC keeps pointers that do not fit the general registers
+// in vector registers, and moving them back takes the multipliers' ports. A tile adds all of k in
+// one go: its weights come from the second-level cache, are prefetched far enough ahead, and its
+// sums never leave the registers.
+
+#ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
+#define DETENT_KERNELS_VECTOR_GEMM_U8S8_INL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+// ---- detent/kernels/vector/integer_tiles-inl.hpp ----
+// Tiles of integer products: the sums of some rows times some panels, which stay in registers while
+// all of k is added. Products with 8-bit and with 4-bit weights are made of them.
+
+#ifndef DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
+#define DETENT_KERNELS_VECTOR_INTEGER_TILES_INL_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
 // ---- detent/kernels/vector/store_sums-inl.hpp ----
 // The epilogue of integer products (integer_epilogue) on vectors: from 32-bit sums to what is
 // stored.
@@ -10036,10 +10509,12 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores the results of `count` sums of row `row` at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
+  [[nodiscard]] HWY_INLINE float_vector multiplier() const noexcept { return multiplier_; }
+
+  /// Returns the sums of row `row` with all integer terms but the addend.
+  [[nodiscard]] HWY_INLINE int_vector with_terms(const integer_epilogue& e,
+                                                 const std::int32_t* sums,
+                                                 std::size_t row) const noexcept {
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if constexpr (kHasRows) {
@@ -10050,6 +10525,15 @@ class column_epilogue {
         v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
       }
     }
+    return v;
+  }
+
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = with_terms(e, sums, row);
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
@@ -10239,10 +10723,12 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores the results of `count` sums of row `row` at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
+  [[nodiscard]] HWY_INLINE float_vector multiplier() const noexcept { return multiplier_; }
+
+  /// Returns the sums of row `row` with all integer terms but the addend.
+  [[nodiscard]] HWY_INLINE int_vector with_terms(const integer_epilogue& e,
+                                                 const std::int32_t* sums,
+                                                 std::size_t row) const noexcept {
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if constexpr (kHasRows) {
@@ -10253,6 +10739,15 @@ class column_epilogue {
         v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
       }
     }
+    return v;
+  }
+
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = with_terms(e, sums, row);
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
@@ -10448,10 +10943,12 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores the results of `count` sums of row `row` at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
+  [[nodiscard]] HWY_INLINE float_vector multiplier() const noexcept { return multiplier_; }
+
+  /// Returns the sums of row `row` with all integer terms but the addend.
+  [[nodiscard]] HWY_INLINE int_vector with_terms(const integer_epilogue& e,
+                                                 const std::int32_t* sums,
+                                                 std::size_t row) const noexcept {
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if constexpr (kHasRows) {
@@ -10462,6 +10959,15 @@ class column_epilogue {
         v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
       }
     }
+    return v;
+  }
+
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = with_terms(e, sums, row);
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
@@ -10657,10 +11163,12 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores the results of `count` sums of row `row` at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
+  [[nodiscard]] HWY_INLINE float_vector multiplier() const noexcept { return multiplier_; }
+
+  /// Returns the sums of row `row` with all integer terms but the addend.
+  [[nodiscard]] HWY_INLINE int_vector with_terms(const integer_epilogue& e,
+                                                 const std::int32_t* sums,
+                                                 std::size_t row) const noexcept {
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if constexpr (kHasRows) {
@@ -10671,6 +11179,15 @@ class column_epilogue {
         v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
       }
     }
+    return v;
+  }
+
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = with_terms(e, sums, row);
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;
@@ -11266,7 +11783,6 @@ HWY_POP_ATTRIBUTES
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #define DETENT_KERNELS_TEXT
 // ---- detent/kernels/vector/for_each_pass-inl.hpp ----
@@ -11498,45 +12014,6 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
-template <class Q>
-class byte_steps {
-  using byte_tag = hn::Repartition<Q, float_tag>;
-  using word_tag = hn::Repartition<std::int16_t, float_tag>;
-
- public:
-  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
-      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
-        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
-
-  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
-  /// beyond every grid of bytes, become 2^15.
-  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
-    const float_tag df;
-    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
-    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
-  }
-  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
-    const word_tag dw;
-    const byte_tag db;
-    const hn::Repartition<std::uint32_t, float_tag> d32;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
-    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                            2, 6, 10, 14, 3, 7, 11, 15};
-    const auto bytes =
-        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
-                                             hn::SetTableIndices(d32, order)));
-    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
-  }
-
- private:
-  hn::Vec<word_tag> zero_point_;
-  hn::Vec<byte_tag> qmin_, qmax_;
-};
-
 /// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
 /// their own.
 template <integer_output kOutput>
@@ -11545,10 +12022,8 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kStride = vnni512_tile::stride;
   constexpr std::size_t kVectors = kStride / lanes;
-  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
-    using output_type =
-        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-    const byte_steps<output_type> grid(e);
+  if constexpr (is_bytes<kOutput>) {
+    const byte_steps<byte_of<kOutput>> grid(e);
     int_vector offset[kVectors];
     float_vector multiplier[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -11561,7 +12036,7 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
         const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
         steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
       }
-      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+      grid.store(steps, static_cast<byte_of<kOutput>*>(c) + index + r * ldc);
     }
   } else {
     using columns = column_epilogue<kOutput, false, false>;
@@ -11864,45 +12339,6 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
-template <class Q>
-class byte_steps {
-  using byte_tag = hn::Repartition<Q, float_tag>;
-  using word_tag = hn::Repartition<std::int16_t, float_tag>;
-
- public:
-  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
-      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
-        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
-
-  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
-  /// beyond every grid of bytes, become 2^15.
-  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
-    const float_tag df;
-    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
-    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
-  }
-  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
-    const word_tag dw;
-    const byte_tag db;
-    const hn::Repartition<std::uint32_t, float_tag> d32;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
-    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                            2, 6, 10, 14, 3, 7, 11, 15};
-    const auto bytes =
-        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
-                                             hn::SetTableIndices(d32, order)));
-    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
-  }
-
- private:
-  hn::Vec<word_tag> zero_point_;
-  hn::Vec<byte_tag> qmin_, qmax_;
-};
-
 /// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
 /// their own.
 template <integer_output kOutput>
@@ -11911,10 +12347,8 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kStride = vnni512_tile::stride;
   constexpr std::size_t kVectors = kStride / lanes;
-  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
-    using output_type =
-        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-    const byte_steps<output_type> grid(e);
+  if constexpr (is_bytes<kOutput>) {
+    const byte_steps<byte_of<kOutput>> grid(e);
     int_vector offset[kVectors];
     float_vector multiplier[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -11927,7 +12361,7 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
         const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
         steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
       }
-      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+      grid.store(steps, static_cast<byte_of<kOutput>*>(c) + index + r * ldc);
     }
   } else {
     using columns = column_epilogue<kOutput, false, false>;
@@ -12236,45 +12670,6 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
-template <class Q>
-class byte_steps {
-  using byte_tag = hn::Repartition<Q, float_tag>;
-  using word_tag = hn::Repartition<std::int16_t, float_tag>;
-
- public:
-  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
-      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
-        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
-
-  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
-  /// beyond every grid of bytes, become 2^15.
-  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
-    const float_tag df;
-    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
-    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
-  }
-  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
-    const word_tag dw;
-    const byte_tag db;
-    const hn::Repartition<std::uint32_t, float_tag> d32;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
-    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                            2, 6, 10, 14, 3, 7, 11, 15};
-    const auto bytes =
-        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
-                                             hn::SetTableIndices(d32, order)));
-    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
-  }
-
- private:
-  hn::Vec<word_tag> zero_point_;
-  hn::Vec<byte_tag> qmin_, qmax_;
-};
-
 /// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
 /// their own.
 template <integer_output kOutput>
@@ -12283,10 +12678,8 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kStride = vnni512_tile::stride;
   constexpr std::size_t kVectors = kStride / lanes;
-  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
-    using output_type =
-        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-    const byte_steps<output_type> grid(e);
+  if constexpr (is_bytes<kOutput>) {
+    const byte_steps<byte_of<kOutput>> grid(e);
     int_vector offset[kVectors];
     float_vector multiplier[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -12299,7 +12692,7 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
         const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
         steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
       }
-      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+      grid.store(steps, static_cast<byte_of<kOutput>*>(c) + index + r * ldc);
     }
   } else {
     using columns = column_epilogue<kOutput, false, false>;
@@ -12608,45 +13001,6 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
-template <class Q>
-class byte_steps {
-  using byte_tag = hn::Repartition<Q, float_tag>;
-  using word_tag = hn::Repartition<std::int16_t, float_tag>;
-
- public:
-  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
-      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
-        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
-
-  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
-  /// beyond every grid of bytes, become 2^15.
-  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
-    const float_tag df;
-    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
-    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
-  }
-  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
-    const word_tag dw;
-    const byte_tag db;
-    const hn::Repartition<std::uint32_t, float_tag> d32;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
-    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                            2, 6, 10, 14, 3, 7, 11, 15};
-    const auto bytes =
-        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
-                                             hn::SetTableIndices(d32, order)));
-    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
-  }
-
- private:
-  hn::Vec<word_tag> zero_point_;
-  hn::Vec<byte_tag> qmin_, qmax_;
-};
-
 /// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
 /// their own.
 template <integer_output kOutput>
@@ -12655,10 +13009,8 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kStride = vnni512_tile::stride;
   constexpr std::size_t kVectors = kStride / lanes;
-  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
-    using output_type =
-        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-    const byte_steps<output_type> grid(e);
+  if constexpr (is_bytes<kOutput>) {
+    const byte_steps<byte_of<kOutput>> grid(e);
     int_vector offset[kVectors];
     float_vector multiplier[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -12671,7 +13023,7 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
         const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
         steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
       }
-      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+      grid.store(steps, static_cast<byte_of<kOutput>*>(c) + index + r * ldc);
     }
   } else {
     using columns = column_epilogue<kOutput, false, false>;
@@ -14744,6 +15096,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace amx_int8 {
 
+namespace hn = avx512_vnni::hn;
 using avx512_vnni::adds_pairs;
 
 inline constexpr bool multiplies_signed = true;
@@ -14763,6 +15116,10 @@ template <int kTile>
 HWY_INLINE void stream_tile(const void* from, std::size_t stride) noexcept {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
+
+/// How tiles of weights are read: as data that passes by, or as data that stays in the first-level
+/// cache from one block of rows to the next.
+enum class weights_that { pass, stay };
 
 template <int kTile>
 HWY_INLINE void store_tile(void* to, std::size_t stride) noexcept {
@@ -14831,15 +15188,20 @@ inline constexpr int weights_tile(int panel) noexcept {
 
 /// Adds the products of a left tile and the panels from kPanel on. With kLoads, it loads the tiles
 /// of weights, each before its product.
-template <bool kSigned, bool kLoads, int kLefts, int kLeft, int kPanels, int kPanel = 0>
+template <bool kSigned, bool kLoads, weights_that kWeights, int kLefts, int kLeft, int kPanels,
+          int kPanel = 0>
 HWY_INLINE void add_products(const std::int8_t* b, std::size_t panel_stride) noexcept {
   if constexpr (kPanel < kPanels) {
-    constexpr int kWeights = weights_tile<kLefts>(kPanel);
+    constexpr int kTile = weights_tile<kLefts>(kPanel);
     if constexpr (kLoads) {
-      stream_tile<kWeights>(b + kPanel * panel_stride, tile_row_bytes);
+      if constexpr (kWeights == weights_that::pass) {
+        stream_tile<kTile>(b + kPanel * panel_stride, tile_row_bytes);
+      } else {
+        load_tile<kTile>(b + kPanel * panel_stride, tile_row_bytes);
+      }
     }
-    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft, kWeights>();
-    add_products<kSigned, kLoads, kLefts, kLeft, kPanels, kPanel + 1>(b, panel_stride);
+    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft, kTile>();
+    add_products<kSigned, kLoads, kWeights, kLefts, kLeft, kPanels, kPanel + 1>(b, panel_stride);
   }
 }
 
@@ -14894,7 +15256,8 @@ struct nothing_between {
 /// Multiplies kLefts tiles of rows by kPanels panels over the steps of a chunk. A row of `sums` has
 /// kPanels * 16 elements. between() is called after each step: vectors can work while the tiles are
 /// multiplied.
-template <bool kSigned, int kLefts, int kPanels, class Between = nothing_between>
+template <bool kSigned, int kLefts, int kPanels, weights_that kWeights = weights_that::pass,
+          class Between = nothing_between>
 HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
                                const std::int8_t* b, std::size_t panel_stride, std::int32_t* sums,
                                Between&& between = {}) noexcept {
@@ -14905,10 +15268,10 @@ HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
   }
   for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
     load_tile<first_left>(step->a[0], step->stride[0]);
-    add_products<kSigned, true, kLefts, 0, kPanels>(b + step->b, panel_stride);
+    add_products<kSigned, true, kWeights, kLefts, 0, kPanels>(b + step->b, panel_stride);
     if constexpr (kLefts == 2) {
       load_tile<first_left + 1>(step->a[1], step->stride[1]);
-      add_products<kSigned, false, kLefts, 1, kPanels>(b + step->b, panel_stride);
+      add_products<kSigned, false, kWeights, kLefts, 1, kPanels>(b + step->b, panel_stride);
     }
     between();
   }
@@ -15033,7 +15396,7 @@ class left_side {
  public:
   HWY_INLINE explicit left_side(const gemm_u8s8_args& g) noexcept
       : g_(g),
-        reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
+        reads_segments_(g.rows != nullptr && suits_places(g)),
         of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
     steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
@@ -15061,17 +15424,37 @@ class left_side {
     } else if (reads_segments_) {
       segment_steps(first, rows);
     } else {
+      const std::size_t stride = avx512_vnni::round_up(g_.k, tile_row_bytes);
       const std::size_t depth = g_.k / g_.segments;
-      for (std::size_t r = 0; r < rows; ++r) {
-        for (std::size_t s = 0; s < g_.segments; ++s) {
-          std::memcpy(copies_ + r * g_.k + s * depth, g_.rows[s * g_.m + first + r], depth);
-        }
+      for (std::size_t s = 0; s < g_.segments; ++s) {
+        copy_segments(g_.rows + s * g_.m + first, rows, depth, copies_ + s * depth, stride);
       }
-      matrix_steps(copies_, g_.k, rows, copies_ + rows * g_.k);
+      matrix_steps(copies_, stride, rows, copies_ + rows * stride);
     }
   }
 
  private:
+  /// Whether segments are read where they lie: if they can be divided into equal steps, and short
+  /// ones do not leave the tiles so empty that copies of whole rows cost less.
+  [[nodiscard]] static HWY_INLINE bool suits_places(const gemm_u8s8_args& g) noexcept {
+    const tile_steps of_segment(g.k / g.segments);
+    return of_segment.is_even && 2 * g.segments * of_segment.count <= 3 * tile_steps(g.k).count;
+  }
+
+  /// Copies `depth` bytes of each of `rows` rows. A call of memcpy() takes longer than a short
+  /// copy.
+  static HWY_INLINE void copy_segments(const std::uint8_t* const* from, std::size_t rows,
+                                       std::size_t depth, std::uint8_t* to,
+                                       std::size_t stride) noexcept {
+    const hn::FixedTag<std::uint8_t, tile_row_bytes> d;
+    for (std::size_t done = 0; done < depth; done += tile_row_bytes) {
+      const auto mask = hn::FirstN(d, (std::min)(depth - done, tile_row_bytes));
+      for (std::size_t r = 0; r < rows; ++r) {
+        hn::BlendedStore(hn::MaskedLoad(mask, d, from[r] + done), mask, d, to + r * stride + done);
+      }
+    }
+  }
+
   /// Makes steps for rows that are lda apart. `last` has room for one tile row of each.
   HWY_INLINE void matrix_steps(const std::uint8_t* a, std::size_t lda, std::size_t rows,
                                std::uint8_t* last) noexcept {
@@ -15142,18 +15525,35 @@ class left_side {
   std::uint8_t* copies_;
 };
 
-/// The epilogue of `rows` rows of two whole panels. A call has less overhead than one of
-/// avx512_vnni::store_block(), because it is for a few rows at a time.
+/// The epilogue of `rows` rows of a panel and the first right_columns columns of the next one. A
+/// call has less overhead than one of avx512_vnni::store_block(), because it is for a few rows at a
+/// time.
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                      std::size_t row, std::size_t rows, std::size_t column, void* c,
-                      std::size_t index, std::size_t ldc) noexcept {
+                      std::size_t row, std::size_t rows, std::size_t column,
+                      std::size_t right_columns, void* c, std::size_t index,
+                      std::size_t ldc) noexcept {
   using epilogue = avx512_vnni::column_epilogue<kOutput, kHasAddend, kHasRows>;
   const epilogue left(e, column);
   const epilogue right(e, column + panel_columns);
-  for (const std::size_t end = row + rows; row != end; ++row, sums += sums_stride, index += ldc) {
+  const std::size_t end = row + rows;
+  if constexpr (avx512_vnni::is_bytes<kOutput>) {
+    using byte = avx512_vnni::byte_of<kOutput>;
+    const avx512_vnni::byte_steps<byte> grid(e);
+    for (; row + 2 <= end; row += 2, sums += 2 * sums_stride, index += 2 * ldc) {
+      const std::int32_t* const next = sums + sums_stride;
+      byte* const to = static_cast<byte*>(c) + index;
+      grid.store(
+          {grid.steps(left.with_terms(e, sums, row), left.multiplier()),
+           grid.steps(right.with_terms(e, sums + panel_columns, row), right.multiplier()),
+           grid.steps(left.with_terms(e, next, row + 1), left.multiplier()),
+           grid.steps(right.with_terms(e, next + panel_columns, row + 1), right.multiplier())},
+          panel_columns + right_columns, to, to + ldc);
+    }
+  }
+  for (; row != end; ++row, sums += sums_stride, index += ldc) {
     left.store(e, sums, row, panel_columns, c, index);
-    right.store(e, sums + panel_columns, row, panel_columns, c, index + panel_columns);
+    right.store(e, sums + panel_columns, row, right_columns, c, index + panel_columns);
   }
 }
 
@@ -15170,13 +15570,16 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait.
+  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait. Few
+  /// steps hide nothing: then all of it is computed now.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
-    if (steps == 0) {
+    constexpr std::size_t few_steps = 2;
+    if (steps <= few_steps) {
       store_all();
     } else {
-      rows_at_once_ = (std::max)((end_ - row_ + steps - 1) / steps, fewest);
+      const std::size_t pairs = (end_ - row_ + 2 * steps - 1) / (2 * steps);  // of rows
+      rows_at_once_ = (std::max)(2 * pairs, fewest);
     }
   }
   /// Computes the epilogue of the next few rows.
@@ -15205,11 +15608,12 @@ class waiting_sums {
  private:
   void store(std::size_t rows) noexcept {
     const std::size_t index = row_ * g_.ldc + column_;
-    constexpr std::size_t two_panels = 2 * panel_columns;
     std::size_t done = 0;
-    for (; done + two_panels <= columns_; done += two_panels) {
-      store_two_panels_(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done, g_.c,
-                        index + done, g_.ldc);
+    while (columns_ - done > panel_columns) {
+      const std::size_t right_columns = (std::min)(columns_ - done - panel_columns, panel_columns);
+      store_two_panels_(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done,
+                        right_columns, g_.c, index + done, g_.ldc);
+      done += panel_columns + right_columns;
     }
     if (done != columns_) {
       avx512_vnni::store_sums(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done,
@@ -15233,6 +15637,7 @@ struct product_block {
   step_chunk chunk;
   std::size_t first, rows;
   std::size_t first_column, end_column;
+  weights_that weights;
 };
 
 /// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
@@ -15246,10 +15651,15 @@ void multiply_columns(const gemm_u8s8_args& g, const product_block& block, std::
   for (; column + kColumns < block.end_column + panel_columns; column += kColumns) {
     std::int32_t* sums = reinterpret_cast<std::int32_t*>(g.workspace) +
                          (keeps_sums ? (column - block.first_column) * left_rows : 0);
+    const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
     waiting.spread(block.chunk.end - block.chunk.begin);
-    multiply_tiles<kSigned, kLefts, kPanels>(block.steps, block.chunk,
-                                             g.b.data + column / panel_columns * panel_stride,
-                                             panel_stride, sums, waiting);
+    if (block.weights == weights_that::stay) {
+      multiply_tiles<kSigned, kLefts, kPanels, weights_that::stay>(block.steps, block.chunk, b,
+                                                                   panel_stride, sums, waiting);
+    } else {
+      multiply_tiles<kSigned, kLefts, kPanels, weights_that::pass>(block.steps, block.chunk, b,
+                                                                   panel_stride, sums, waiting);
+    }
     if (block.chunk.is_last) {
       waiting.add(sums, kColumns, block.first, block.rows, column,
                   (std::min)(kColumns, g.n - column));
@@ -15267,6 +15677,9 @@ void multiply(const gemm_u8s8_args& g) noexcept {
   waiting_sums waiting(g);
   const std::size_t columns = cached_columns(g);
   const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
+  // Left rows and results pass through the other half of the first-level cache.
+  const weights_that weights =
+      g.k * g.n <= g.caches.first_level / 2 ? weights_that::stay : weights_that::pass;
   for (std::size_t column = 0; column < g.n; column += columns) {
     for (std::size_t first = 0; first < g.m; first += left_rows) {
       const std::size_t rows = (std::min)(left_rows, g.m - first);
@@ -15274,9 +15687,9 @@ void multiply(const gemm_u8s8_args& g) noexcept {
       tiles.shape(rows, left.depth());
       for (std::size_t step = 0; step == 0 || step < left.count(); step += steps_of_chunk) {
         const std::size_t end = (std::min)(step + steps_of_chunk, left.count());
-        const product_block block{left.steps(), {step, end, step == 0, end == left.count()},
-                                  first,        rows,
-                                  column,       (std::min)(column + columns, g.n)};
+        const product_block block{
+            left.steps(), {step, end, step == 0, end == left.count()}, first,  rows,
+            column,       (std::min)(column + columns, g.n),           weights};
         if (rows > tile_rows) {
           multiply_columns<kSigned, 2, 2>(g, block, column, waiting);
         } else {
@@ -21377,11 +21790,12 @@ inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
 
 /// Runs product(rows, lda, group, block) for each block of pixels and each group. The left rows,
 /// lda values apart, are the input itself if is_matrix(), otherwise gathered windows; see
-/// pixel_reader for `row`.
+/// pixel_reader for `row`. call_rows is the number of rows that are worth a call of the kernel.
 template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                          std::size_t row, const convolution_output<Out>& output,
-                         const parallel_for& parallel, const Product& product) {
+                         std::size_t call_rows, const parallel_for& parallel,
+                         const Product& product) {
   if (f.in_channels == 0 && (!is_matrix(f, w) || w.input_layout == activation_layout::nchw)) {
     // The kernel and the padding may be of any size, since no value belongs to them: they must not
     // be looped over. A 1x1 kernel without padding has the same sums.
@@ -21391,12 +21805,12 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     pixels.batch = w.batch;
     pixels.in_height = w.out_height(f);
     pixels.in_width = w.out_width(f);
-    for_gathered_blocks(point, pixels, input, padding, row, output, parallel, product);
+    for_gathered_blocks(point, pixels, input, padding, row, output, call_rows, parallel, product);
     return;
   }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
-    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    std::size_t wanted = (std::max)(pixels_per_block(f.in_channels * sizeof(T)), call_rows);
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
@@ -26361,7 +26775,7 @@ void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filt
                          });
     return;
   }
-  for_gathered_blocks(f, w, input.data(), padding, row, images, parallel,
+  for_gathered_blocks(f, w, input.data(), padding, row, images, products.rows.per_call, parallel,
                       [&](const std::uint8_t* rows, std::size_t lda, std::size_t group,
                           const output_block<T>& block) {
                         kernels::gemm_u8s8_args g;
@@ -26455,7 +26869,7 @@ inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> i
 /// | the input is copied | the padded input | calling thread |
 /// | output channels first | 256 KB, or 2 lines or 48 pixels if more | each thread |
 /// | output channels first, with a residual | as many pixels in float | each thread |
-/// | matrix, input channels first | 32 KB, or 192 pixels if more | each thread |
+/// | matrix, input channels first | 32 KB, or 256 pixels if more | each thread |
 /// | depthwise, or windows read in place | some KB of pointers | each thread |
 /// | windows gathered | 32 KB, or 48 windows if more | task |
 /// | target amx_int8, not depthwise | that of gemm() for K values in a window | each thread |
@@ -26571,7 +26985,8 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         });
     return;
   }
-  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, parallel,
+  detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, detail::rows_per_task,
+                              parallel,
                               [&](const float* rows, std::size_t lda, std::size_t group,
                                   const detail::output_block<float>& block) {
                                 kernels::gemm_f32_args g;

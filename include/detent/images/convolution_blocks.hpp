@@ -199,11 +199,12 @@ inline constexpr std::size_t weights_of_cache = std::size_t{1} << 19;
 
 /// Runs product(rows, lda, group, block) for each block of pixels and each group. The left rows,
 /// lda values apart, are the input itself if is_matrix(), otherwise gathered windows; see
-/// pixel_reader for `row`.
+/// pixel_reader for `row`. call_rows is the number of rows that are worth a call of the kernel.
 template <class T, class Out, class Product>
 void for_gathered_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                          std::size_t row, const convolution_output<Out>& output,
-                         const parallel_for& parallel, const Product& product) {
+                         std::size_t call_rows, const parallel_for& parallel,
+                         const Product& product) {
   if (f.in_channels == 0 && (!is_matrix(f, w) || w.input_layout == activation_layout::nchw)) {
     // The kernel and the padding may be of any size, since no value belongs to them: they must not
     // be looped over. A 1x1 kernel without padding has the same sums.
@@ -213,12 +214,12 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     pixels.batch = w.batch;
     pixels.in_height = w.out_height(f);
     pixels.in_width = w.out_width(f);
-    for_gathered_blocks(point, pixels, input, padding, row, output, parallel, product);
+    for_gathered_blocks(point, pixels, input, padding, row, output, call_rows, parallel, product);
     return;
   }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
-    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    std::size_t wanted = (std::max)(pixels_per_block(f.in_channels * sizeof(T)), call_rows);
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);

@@ -17,6 +17,7 @@
 
 #include <detent/kernels/amx.hpp>
 #include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/vector/byte_steps-inl.hpp>
 #include <detent/kernels/vector/gemm_u8s8-inl.hpp>
 #include <detent/kernels/vector/store_sums-inl.hpp>
 
@@ -26,6 +27,7 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace amx_int8 {
 
+namespace hn = avx512_vnni::hn;
 using avx512_vnni::adds_pairs;
 
 inline constexpr bool multiplies_signed = true;
@@ -45,6 +47,10 @@ template <int kTile>
 HWY_INLINE void stream_tile(const void* from, std::size_t stride) noexcept {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
+
+/// How tiles of weights are read: as data that passes by, or as data that stays in the first-level
+/// cache from one block of rows to the next.
+enum class weights_that { pass, stay };
 
 template <int kTile>
 HWY_INLINE void store_tile(void* to, std::size_t stride) noexcept {
@@ -113,15 +119,20 @@ inline constexpr int weights_tile(int panel) noexcept {
 
 /// Adds the products of a left tile and the panels from kPanel on. With kLoads, it loads the tiles
 /// of weights, each before its product.
-template <bool kSigned, bool kLoads, int kLefts, int kLeft, int kPanels, int kPanel = 0>
+template <bool kSigned, bool kLoads, weights_that kWeights, int kLefts, int kLeft, int kPanels,
+          int kPanel = 0>
 HWY_INLINE void add_products(const std::int8_t* b, std::size_t panel_stride) noexcept {
   if constexpr (kPanel < kPanels) {
-    constexpr int kWeights = weights_tile<kLefts>(kPanel);
+    constexpr int kTile = weights_tile<kLefts>(kPanel);
     if constexpr (kLoads) {
-      stream_tile<kWeights>(b + kPanel * panel_stride, tile_row_bytes);
+      if constexpr (kWeights == weights_that::pass) {
+        stream_tile<kTile>(b + kPanel * panel_stride, tile_row_bytes);
+      } else {
+        load_tile<kTile>(b + kPanel * panel_stride, tile_row_bytes);
+      }
     }
-    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft, kWeights>();
-    add_products<kSigned, kLoads, kLefts, kLeft, kPanels, kPanel + 1>(b, panel_stride);
+    add_tile_product<kSigned, sum_tile<kLefts>(kLeft, kPanel), first_left + kLeft, kTile>();
+    add_products<kSigned, kLoads, kWeights, kLefts, kLeft, kPanels, kPanel + 1>(b, panel_stride);
   }
 }
 
@@ -176,7 +187,8 @@ struct nothing_between {
 /// Multiplies kLefts tiles of rows by kPanels panels over the steps of a chunk. A row of `sums` has
 /// kPanels * 16 elements. between() is called after each step: vectors can work while the tiles are
 /// multiplied.
-template <bool kSigned, int kLefts, int kPanels, class Between = nothing_between>
+template <bool kSigned, int kLefts, int kPanels, weights_that kWeights = weights_that::pass,
+          class Between = nothing_between>
 HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
                                const std::int8_t* b, std::size_t panel_stride, std::int32_t* sums,
                                Between&& between = {}) noexcept {
@@ -187,10 +199,10 @@ HWY_INLINE void multiply_tiles(const tile_step* steps, const step_chunk& chunk,
   }
   for (const tile_step* step = steps + chunk.begin; step != steps + chunk.end; ++step) {
     load_tile<first_left>(step->a[0], step->stride[0]);
-    add_products<kSigned, true, kLefts, 0, kPanels>(b + step->b, panel_stride);
+    add_products<kSigned, true, kWeights, kLefts, 0, kPanels>(b + step->b, panel_stride);
     if constexpr (kLefts == 2) {
       load_tile<first_left + 1>(step->a[1], step->stride[1]);
-      add_products<kSigned, false, kLefts, 1, kPanels>(b + step->b, panel_stride);
+      add_products<kSigned, false, kWeights, kLefts, 1, kPanels>(b + step->b, panel_stride);
     }
     between();
   }
@@ -315,7 +327,7 @@ class left_side {
  public:
   HWY_INLINE explicit left_side(const gemm_u8s8_args& g) noexcept
       : g_(g),
-        reads_segments_(g.rows != nullptr && tile_steps(g.k / g.segments).is_even),
+        reads_segments_(g.rows != nullptr && suits_places(g)),
         of_segment_(reads_segments_ ? g.k / g.segments : g.k) {
     count_ = of_segment_.count * (reads_segments_ ? g.segments : 1);
     steps_ = reinterpret_cast<tile_step*>(g.workspace + count_sums(g) * sizeof(std::int32_t));
@@ -343,17 +355,37 @@ class left_side {
     } else if (reads_segments_) {
       segment_steps(first, rows);
     } else {
+      const std::size_t stride = avx512_vnni::round_up(g_.k, tile_row_bytes);
       const std::size_t depth = g_.k / g_.segments;
-      for (std::size_t r = 0; r < rows; ++r) {
-        for (std::size_t s = 0; s < g_.segments; ++s) {
-          std::memcpy(copies_ + r * g_.k + s * depth, g_.rows[s * g_.m + first + r], depth);
-        }
+      for (std::size_t s = 0; s < g_.segments; ++s) {
+        copy_segments(g_.rows + s * g_.m + first, rows, depth, copies_ + s * depth, stride);
       }
-      matrix_steps(copies_, g_.k, rows, copies_ + rows * g_.k);
+      matrix_steps(copies_, stride, rows, copies_ + rows * stride);
     }
   }
 
  private:
+  /// Whether segments are read where they lie: if they can be divided into equal steps, and short
+  /// ones do not leave the tiles so empty that copies of whole rows cost less.
+  [[nodiscard]] static HWY_INLINE bool suits_places(const gemm_u8s8_args& g) noexcept {
+    const tile_steps of_segment(g.k / g.segments);
+    return of_segment.is_even && 2 * g.segments * of_segment.count <= 3 * tile_steps(g.k).count;
+  }
+
+  /// Copies `depth` bytes of each of `rows` rows. A call of memcpy() takes longer than a short
+  /// copy.
+  static HWY_INLINE void copy_segments(const std::uint8_t* const* from, std::size_t rows,
+                                       std::size_t depth, std::uint8_t* to,
+                                       std::size_t stride) noexcept {
+    const hn::FixedTag<std::uint8_t, tile_row_bytes> d;
+    for (std::size_t done = 0; done < depth; done += tile_row_bytes) {
+      const auto mask = hn::FirstN(d, (std::min)(depth - done, tile_row_bytes));
+      for (std::size_t r = 0; r < rows; ++r) {
+        hn::BlendedStore(hn::MaskedLoad(mask, d, from[r] + done), mask, d, to + r * stride + done);
+      }
+    }
+  }
+
   /// Makes steps for rows that are lda apart. `last` has room for one tile row of each.
   HWY_INLINE void matrix_steps(const std::uint8_t* a, std::size_t lda, std::size_t rows,
                                std::uint8_t* last) noexcept {
@@ -424,18 +456,35 @@ class left_side {
   std::uint8_t* copies_;
 };
 
-/// The epilogue of `rows` rows of two whole panels. A call has less overhead than one of
-/// avx512_vnni::store_block(), because it is for a few rows at a time.
+/// The epilogue of `rows` rows of a panel and the first right_columns columns of the next one. A
+/// call has less overhead than one of avx512_vnni::store_block(), because it is for a few rows at a
+/// time.
 template <integer_output kOutput, bool kHasAddend, bool kHasRows>
 void store_two_panels(const integer_epilogue& e, const std::int32_t* sums, std::size_t sums_stride,
-                      std::size_t row, std::size_t rows, std::size_t column, void* c,
-                      std::size_t index, std::size_t ldc) noexcept {
+                      std::size_t row, std::size_t rows, std::size_t column,
+                      std::size_t right_columns, void* c, std::size_t index,
+                      std::size_t ldc) noexcept {
   using epilogue = avx512_vnni::column_epilogue<kOutput, kHasAddend, kHasRows>;
   const epilogue left(e, column);
   const epilogue right(e, column + panel_columns);
-  for (const std::size_t end = row + rows; row != end; ++row, sums += sums_stride, index += ldc) {
+  const std::size_t end = row + rows;
+  if constexpr (avx512_vnni::is_bytes<kOutput>) {
+    using byte = avx512_vnni::byte_of<kOutput>;
+    const avx512_vnni::byte_steps<byte> grid(e);
+    for (; row + 2 <= end; row += 2, sums += 2 * sums_stride, index += 2 * ldc) {
+      const std::int32_t* const next = sums + sums_stride;
+      byte* const to = static_cast<byte*>(c) + index;
+      grid.store(
+          {grid.steps(left.with_terms(e, sums, row), left.multiplier()),
+           grid.steps(right.with_terms(e, sums + panel_columns, row), right.multiplier()),
+           grid.steps(left.with_terms(e, next, row + 1), left.multiplier()),
+           grid.steps(right.with_terms(e, next + panel_columns, row + 1), right.multiplier())},
+          panel_columns + right_columns, to, to + ldc);
+    }
+  }
+  for (; row != end; ++row, sums += sums_stride, index += ldc) {
     left.store(e, sums, row, panel_columns, c, index);
-    right.store(e, sums + panel_columns, row, panel_columns, c, index + panel_columns);
+    right.store(e, sums + panel_columns, row, right_columns, c, index + panel_columns);
   }
 }
 
@@ -452,13 +501,16 @@ class waiting_sums {
               return &store_two_panels<kOutput, kHasAddend, kHasRows>;
             })) {}
 
-  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait.
+  /// Divides what waits among the next `steps` calls of operator(), after which no sums wait. Few
+  /// steps hide nothing: then all of it is computed now.
   HWY_INLINE void spread(std::size_t steps) noexcept {
     constexpr std::size_t fewest = 4;  // fewer are not worth what depends on columns only
-    if (steps == 0) {
+    constexpr std::size_t few_steps = 2;
+    if (steps <= few_steps) {
       store_all();
     } else {
-      rows_at_once_ = (std::max)((end_ - row_ + steps - 1) / steps, fewest);
+      const std::size_t pairs = (end_ - row_ + 2 * steps - 1) / (2 * steps);  // of rows
+      rows_at_once_ = (std::max)(2 * pairs, fewest);
     }
   }
   /// Computes the epilogue of the next few rows.
@@ -487,11 +539,12 @@ class waiting_sums {
  private:
   void store(std::size_t rows) noexcept {
     const std::size_t index = row_ * g_.ldc + column_;
-    constexpr std::size_t two_panels = 2 * panel_columns;
     std::size_t done = 0;
-    for (; done + two_panels <= columns_; done += two_panels) {
-      store_two_panels_(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done, g_.c,
-                        index + done, g_.ldc);
+    while (columns_ - done > panel_columns) {
+      const std::size_t right_columns = (std::min)(columns_ - done - panel_columns, panel_columns);
+      store_two_panels_(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done,
+                        right_columns, g_.c, index + done, g_.ldc);
+      done += panel_columns + right_columns;
     }
     if (done != columns_) {
       avx512_vnni::store_sums(g_.epilogue, sums_ + done, sums_stride_, row_, rows, column_ + done,
@@ -515,6 +568,7 @@ struct product_block {
   step_chunk chunk;
   std::size_t first, rows;
   std::size_t first_column, end_column;
+  weights_that weights;
 };
 
 /// Multiplies the columns from `column` on, kPanels panels at a time, the last ones with fewer.
@@ -528,10 +582,15 @@ void multiply_columns(const gemm_u8s8_args& g, const product_block& block, std::
   for (; column + kColumns < block.end_column + panel_columns; column += kColumns) {
     std::int32_t* sums = reinterpret_cast<std::int32_t*>(g.workspace) +
                          (keeps_sums ? (column - block.first_column) * left_rows : 0);
+    const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
     waiting.spread(block.chunk.end - block.chunk.begin);
-    multiply_tiles<kSigned, kLefts, kPanels>(block.steps, block.chunk,
-                                             g.b.data + column / panel_columns * panel_stride,
-                                             panel_stride, sums, waiting);
+    if (block.weights == weights_that::stay) {
+      multiply_tiles<kSigned, kLefts, kPanels, weights_that::stay>(block.steps, block.chunk, b,
+                                                                   panel_stride, sums, waiting);
+    } else {
+      multiply_tiles<kSigned, kLefts, kPanels, weights_that::pass>(block.steps, block.chunk, b,
+                                                                   panel_stride, sums, waiting);
+    }
     if (block.chunk.is_last) {
       waiting.add(sums, kColumns, block.first, block.rows, column,
                   (std::min)(kColumns, g.n - column));
@@ -549,6 +608,9 @@ void multiply(const gemm_u8s8_args& g) noexcept {
   waiting_sums waiting(g);
   const std::size_t columns = cached_columns(g);
   const std::size_t steps_of_chunk = (std::max)(chunk_depth(g) / left.depth(), std::size_t{1});
+  // Left rows and results pass through the other half of the first-level cache.
+  const weights_that weights =
+      g.k * g.n <= g.caches.first_level / 2 ? weights_that::stay : weights_that::pass;
   for (std::size_t column = 0; column < g.n; column += columns) {
     for (std::size_t first = 0; first < g.m; first += left_rows) {
       const std::size_t rows = (std::min)(left_rows, g.m - first);
@@ -556,9 +618,9 @@ void multiply(const gemm_u8s8_args& g) noexcept {
       tiles.shape(rows, left.depth());
       for (std::size_t step = 0; step == 0 || step < left.count(); step += steps_of_chunk) {
         const std::size_t end = (std::min)(step + steps_of_chunk, left.count());
-        const product_block block{left.steps(), {step, end, step == 0, end == left.count()},
-                                  first,        rows,
-                                  column,       (std::min)(column + columns, g.n)};
+        const product_block block{
+            left.steps(), {step, end, step == 0, end == left.count()}, first,  rows,
+            column,       (std::min)(column + columns, g.n),           weights};
         if (rows > tile_rows) {
           multiply_columns<kSigned, 2, 2>(g, block, column, waiting);
         } else {

@@ -40,10 +40,12 @@ class column_epilogue {
         upper_(hn::Set(float_tag{}, e.upper)),
         grid_(hn::Set(int_tag{}, e.zero_point), e.qmin, e.qmax) {}
 
-  /// Stores the results of `count` sums of row `row` at element `index` of c.
-  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
-                        std::size_t count, void* c, std::size_t index) const noexcept {
-    const float_tag df;
+  [[nodiscard]] HWY_INLINE float_vector multiplier() const noexcept { return multiplier_; }
+
+  /// Returns the sums of row `row` with all integer terms but the addend.
+  [[nodiscard]] HWY_INLINE int_vector with_terms(const integer_epilogue& e,
+                                                 const std::int32_t* sums,
+                                                 std::size_t row) const noexcept {
     const int_tag di;
     int_vector v = hn::Add(hn::LoadU(di, sums), offset_);
     if constexpr (kHasRows) {
@@ -54,6 +56,15 @@ class column_epilogue {
         v = hn::Sub(v, hn::Mul(hn::Set(di, e.row_zero_point[row]), column_sum_));
       }
     }
+    return v;
+  }
+
+  /// Stores the results of `count` sums of row `row` at element `index` of c.
+  HWY_INLINE void store(const integer_epilogue& e, const std::int32_t* sums, std::size_t row,
+                        std::size_t count, void* c, std::size_t index) const noexcept {
+    const float_tag df;
+    const int_tag di;
+    int_vector v = with_terms(e, sums, row);
     if constexpr (kOutput == integer_output::s32) {
       if constexpr (kHasAddend) {
         const std::int32_t* addend = e.addend + row * e.addend_stride + column_;

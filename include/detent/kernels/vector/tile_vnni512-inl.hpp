@@ -13,9 +13,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include <detent/kernels/integer_products.hpp>
+#include <detent/kernels/vector/byte_steps-inl.hpp>
 #include <detent/kernels/vector/pass_instructions-inl.hpp>
 #include <detent/kernels/vector/store_sums-inl.hpp>
 #include <detent/kernels/vector/tile_operands-inl.hpp>
@@ -230,45 +230,6 @@ HWY_INLINE void add_vnni512_tile(const tile_operands& o, std::int32_t* sums) noe
 #undef DETENT_TILE_GROUP
 #undef DETENT_TILE_ROW
 
-/// The arithmetic from four vectors of sums to 64 bytes on an integer grid.
-template <class Q>
-class byte_steps {
-  using byte_tag = hn::Repartition<Q, float_tag>;
-  using word_tag = hn::Repartition<std::int16_t, float_tag>;
-
- public:
-  explicit HWY_INLINE byte_steps(const integer_epilogue& e) noexcept
-      : zero_point_(hn::Set(word_tag{}, static_cast<std::int16_t>(e.zero_point))),
-        qmin_(hn::Set(byte_tag{}, static_cast<Q>(e.qmin))),
-        qmax_(hn::Set(byte_tag{}, static_cast<Q>(e.qmax))) {}
-
-  /// Returns steps from the zero point. Steps below -2^31 become -2^31; those above 2^15, which is
-  /// beyond every grid of bytes, become 2^15.
-  HWY_INLINE int_vector steps(int_vector sum, float_vector multiplier) const noexcept {
-    const float_tag df;
-    const float_vector real = hn::Mul(hn::ConvertTo(df, sum), multiplier);
-    return nearest(hn::Min(real, hn::Set(df, 32768.0F)));
-  }
-  HWY_INLINE void store(const int_vector (&steps)[4], Q* q) const noexcept {
-    const word_tag dw;
-    const byte_tag db;
-    const hn::Repartition<std::uint32_t, float_tag> d32;
-    const auto low = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[0], steps[1]), zero_point_);
-    const auto high = hn::SaturatedAdd(hn::ReorderDemote2To(dw, steps[2], steps[3]), zero_point_);
-    // Packing works within 128-bit blocks, so the blocks are put in order at the end.
-    alignas(64) static constexpr std::uint32_t order[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                            2, 6, 10, 14, 3, 7, 11, 15};
-    const auto bytes =
-        hn::BitCast(db, hn::TableLookupLanes(hn::BitCast(d32, hn::ReorderDemote2To(db, low, high)),
-                                             hn::SetTableIndices(d32, order)));
-    hn::StoreU(hn::Min(hn::Max(bytes, qmin_), qmax_), db, q);
-  }
-
- private:
-  hn::Vec<word_tag> zero_point_;
-  hn::Vec<byte_tag> qmin_, qmax_;
-};
-
 /// The epilogue of a whole tile, six rows and four panels, if rows and elements have no terms of
 /// their own.
 template <integer_output kOutput>
@@ -277,10 +238,8 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
   constexpr std::size_t kRows = rows_of_tile;
   constexpr std::size_t kStride = vnni512_tile::stride;
   constexpr std::size_t kVectors = kStride / lanes;
-  if constexpr (kOutput == integer_output::u8 || kOutput == integer_output::s8) {
-    using output_type =
-        std::conditional_t<kOutput == integer_output::u8, std::uint8_t, std::int8_t>;
-    const byte_steps<output_type> grid(e);
+  if constexpr (is_bytes<kOutput>) {
+    const byte_steps<byte_of<kOutput>> grid(e);
     int_vector offset[kVectors];
     float_vector multiplier[kVectors];
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -293,7 +252,7 @@ HWY_INLINE void store_tile(const integer_epilogue& e, const std::int32_t* sums, 
         const int_vector sum = hn::Load(int_tag{}, sums + r * kStride + v * lanes);
         steps[v] = grid.steps(hn::Add(sum, offset[v]), multiplier[v]);
       }
-      grid.store(steps, static_cast<output_type*>(c) + index + r * ldc);
+      grid.store(steps, static_cast<byte_of<kOutput>*>(c) + index + r * ldc);
     }
   } else {
     using columns = column_epilogue<kOutput, false, false>;
