@@ -28,9 +28,10 @@ class buffer_pool {
   buffer_pool(std::size_t limit, bool keeps)
       : state_(std::make_shared<shared_state>(limit)), keeps_(keeps) {}
 
-  /// A buffer of at least `bytes` bytes that begins on a cache line: a kept one if there is one of
-  /// at most twice the size. It returns to the pool when its last owner releases it. Throws
-  /// bad_file if the buffer does not fit the limit, also after all kept buffers have been released.
+  /// A buffer of at least `bytes` bytes that begins on a cache line, or a page if it is large: a
+  /// kept one if there is one of at most twice the size. It returns to the pool when its last owner
+  /// releases it. Throws bad_file if the buffer does not fit the limit, also after all kept buffers
+  /// have been released.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
     const std::size_t size = (bytes + 64) / 64 * 64;
     memory buffer;
@@ -52,7 +53,8 @@ class buffer_pool {
     }
     if (!buffer) {
       try {
-        buffer.reset(static_cast<std::byte*>(::operator new(size, cache_line)));
+        buffer = memory(static_cast<std::byte*>(::operator new(size, alignment_of(size))),
+                        release{alignment_of(size)});
       } catch (...) {
         state_->budget.give_back(size);
         throw;
@@ -60,7 +62,7 @@ class buffer_pool {
     }
     std::byte* raw = buffer.release();
     return {raw, [state = state_, keeps = keeps_, capacity](std::byte* p) {
-              memory returned(p);
+              memory returned(p, release{alignment_of(capacity)});
               if (!keeps) {
                 state->budget.give_back(capacity);
                 return;
@@ -88,10 +90,19 @@ class buffer_pool {
   [[nodiscard]] bool forget_refusal() const noexcept { return state_->budget.forget_refusal(); }
 
  private:
-  /// Vectors that cross cache lines take twice as long to load and to store.
-  static constexpr std::align_val_t cache_line{64};
+  /// Vectors that cross cache lines take twice as long to load and to store. Processors compare
+  /// addresses within a page at first: a load waits for an earlier store that has the same place in
+  /// its page. That happens to each load of an operator that reads a tensor and writes another one
+  /// which begins a little further on in its page, but not if it begins at the same place or, as
+  /// the start of a page is, before it.
+  static constexpr std::size_t cache_line = 64;
+  static constexpr std::size_t page = 4096;
+  [[nodiscard]] static std::align_val_t alignment_of(std::size_t size) noexcept {
+    return std::align_val_t{size < page ? cache_line : page};
+  }
   struct release {
-    void operator()(std::byte* p) const noexcept { ::operator delete(p, cache_line); }
+    std::align_val_t alignment{cache_line};
+    void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
   };
   using memory = std::unique_ptr<std::byte, release>;
 
