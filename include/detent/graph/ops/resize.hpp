@@ -73,10 +73,30 @@ void blend_row(const T* in, std::size_t inner, const std::size_t* index, const f
   }
 }
 
+/// blend_row() for `count` rows of single elements, one after the other: for so little work, calls
+/// and loops over an element would take most of the time. `weight` holds the weights as doubles.
 template <std::size_t Taps, class T>
-void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map,
-                const parallel_for* parallel) {
+void blend_elements(const T* in, const std::size_t* index, const double* weight, std::size_t taps,
+                    std::size_t count, T* out) {
+  const std::size_t step = Taps == 0 ? taps : Taps;
+  for (std::size_t i = 0; i < count; ++i) {
+    double sum = 0.0;
+    for (std::size_t k = 0; k < step; ++k) {
+      sum += weight[i * step + k] * static_cast<double>(in[index[i * step + k]]);
+    }
+    out[i] = static_cast<T>(sum);
+  }
+}
+
+template <std::size_t Taps, class T>
+void blend_axis(const operator_context& c, const T* in, T* out, const axis_view& v,
+                const weighted_map& map) {
+  const parallel_for* const parallel = c.parallel;
   const std::size_t rows = v.outer * v.out;
+  std::pmr::vector<double> weights(c.memory);
+  if (v.inner == 1) {
+    weights.assign(map.weight.begin(), map.weight.end());
+  }
   const auto range = [&](std::size_t begin, std::size_t end) {
     std::size_t row = begin;
     while (row < end) {
@@ -84,6 +104,12 @@ void blend_axis(const T* in, T* out, const axis_view& v, const weighted_map& map
       // Rows of single elements are many: no division for each.
       const std::size_t first = row % v.out;
       const std::size_t last = (std::min)(v.out, first + (end - row));
+      if (v.inner == 1) {
+        blend_elements<Taps>(from, &map.index[first * map.taps], &weights[first * map.taps],
+                             map.taps, last - first, out + row);
+        row += last - first;
+        continue;
+      }
       for (std::size_t i = first; i < last; ++i, ++row) {
         blend_row<Taps>(from, v.inner, &map.index[i * map.taps], &map.weight[i * map.taps],
                         map.taps, out + row * v.inner);
@@ -141,11 +167,11 @@ template <class T>
     std::shared_ptr<std::byte> made = c.allocate(v.outer * v.out * v.inner * sizeof(T));
     T* out = reinterpret_cast<T*>(made.get());
     if (map.taps == 2) {
-      blend_axis<2>(in.data, out, v, map, c.parallel);
+      blend_axis<2>(c, in.data, out, v, map);
     } else if (map.taps == 4) {
-      blend_axis<4>(in.data, out, v, map, c.parallel);
+      blend_axis<4>(c, in.data, out, v, map);
     } else {
-      blend_axis<0>(in.data, out, v, map, c.parallel);
+      blend_axis<0>(c, in.data, out, v, map);
     }
     in = {out, std::move(made)};
   }
