@@ -60,11 +60,59 @@ TEST_CASE("sums of rows have the same bits on all targets") {
     const double squares = defined::square_sum_of_row(x, centre);
     test::for_each_target([&] {
       const auto& kernels = detent::detail::active<float_row_kernels>();
-      CHECK(test::bits_of(kernels.sum(x.data(), x.size())) == test::bits_of(sum));
-      CHECK(test::bits_of(kernels.square_sum(x.data(), x.size(), centre)) ==
-            test::bits_of(squares));
+      double found = 7.0;
+      kernels.sums(x.data(), 1, x.size(), &found);
+      CHECK(test::bits_of(found) == test::bits_of(sum));
+      kernels.square_sums(x.data(), 1, x.size(), &centre, &found);
+      CHECK(test::bits_of(found) == test::bits_of(squares));
     });
   });
+}
+
+TEST_CASE("what becomes of a row does not depend on the rows beside it") {
+  test::random_source random(47);
+  INFO("seed ", random.seed());
+  for (std::size_t n = 0; n < 140; n += n < 40 ? 1 : 9) {
+    CAPTURE(n);
+    for (const std::size_t rows : std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 8, 11}) {
+      CAPTURE(rows);
+      std::vector<float> x = random.reals(rows * n, -8.0F, 8.0F);
+      if (random.chance(30) && !x.empty()) {
+        x[random.size(0, x.size() - 1)] = random.chance(50) ? std::nanf("") : -3e38F;
+      }
+      std::vector<double> centres(rows);
+      std::vector<double> sums(rows + 1, 7.0);
+      std::vector<double> squares(rows + 1, 7.0);
+      std::vector<float> softmax(x.size() + 1, 7.0F);
+      std::vector<float> log_softmax(x.size() + 1, 7.0F);
+      for (std::size_t row = 0; row < rows; ++row) {
+        centres[row] = static_cast<double>(random.real(-3.0F, 3.0F));
+        const std::span<const float> values(x.data() + row * n, n);
+        sums[row] = defined::sum_of_row(values);
+        squares[row] = defined::square_sum_of_row(values, centres[row]);
+        if (n > 0) {
+          defined::softmax_row(values, softmax.data() + row * n);
+          defined::log_softmax_row(values, log_softmax.data() + row * n);
+        }
+      }
+      test::for_each_target([&] {
+        const auto& kernels = detent::detail::active<float_row_kernels>();
+        std::vector<double> found(rows + 1, 7.0);
+        kernels.sums(x.data(), rows, n, found.data());
+        CHECK(test::bits_of(found) == test::bits_of(sums));
+        kernels.square_sums(x.data(), rows, n, centres.data(), found.data());
+        CHECK(test::bits_of(found) == test::bits_of(squares));
+        if (n == 0) {
+          return;
+        }
+        std::vector<float> y(x.size() + 1, 7.0F);
+        kernels.softmax(x.data(), rows, n, y.data());
+        CHECK(test::bits_of(y) == test::bits_of(softmax));
+        kernels.log_softmax(x.data(), rows, n, y.data());
+        CHECK(test::bits_of(y) == test::bits_of(log_softmax));
+      });
+    }
+  }
 }
 
 TEST_CASE("a sum has sixteen parts, which are added in pairs") {
@@ -158,10 +206,52 @@ TEST_CASE("sums and means of rows side by side have the same bits on all targets
   CHECK(y == std::vector<float>{2.0F, 3.0F});
 }
 
+TEST_CASE("means of windows have the same bits on all targets") {
+  test::random_source random(48);
+  INFO("seed ", random.seed());
+  for (std::size_t n = 1; n < 80; ++n) {
+    for (const std::size_t step : {std::size_t{1}, std::size_t{2}}) {
+      CAPTURE(n);
+      CAPTURE(step);
+      const std::size_t lines = random.size(1, 3);
+      const std::size_t line_step = random.size(1, 200);
+      // Each tap ends with its last element: kernels read nothing behind it.
+      const std::size_t size = (lines - 1) * line_step + (n - 1) * step + 1;
+      std::vector<std::vector<float>> rows(random.size(1, 9));
+      std::vector<const float*> taps;
+      for (std::vector<float>& row : rows) {
+        row = random.reals(size, -9.0F, 9.0F);
+        if (random.chance(10)) {
+          row[random.size(0, size - 1)] = random.chance(50) ? std::nanf("") : 3e38F;
+        }
+        taps.push_back(row.data());
+      }
+      std::vector<double> factors(lines * n);
+      for (double& factor : factors) {
+        factor = 1.0 / static_cast<double>(random.size(1, 9));
+      }
+      std::vector<float> expected(lines * n + 1, 7.0F);
+      defined::means_of_windows(taps, step, line_step, lines, n, factors.data(), expected.data());
+      test::for_each_target([&] {
+        std::vector<float> y(lines * n + 1, 7.0F);
+        detent::detail::active<float_row_kernels>().means_of_windows(
+            taps.data(), taps.size(), step, line_step, lines, n, factors.data(), y.data());
+        CHECK(test::bits_of(y) == test::bits_of(expected));
+      });
+    }
+  }
+  const std::vector<float> x = {1.0F, 2.0F, 3.0F, 5.0F, 7.0F, 11.0F};
+  const std::vector<const float*> pairs = {x.data(), x.data() + 1};
+  const std::vector<double> factors = {0.5, 1.0, 0.5, 1.0};
+  std::vector<float> y(4);
+  defined::means_of_windows(pairs, 1, 3, 2, 2, factors.data(), y.data());
+  CHECK(y == std::vector<float>{1.5F, 5.0F, 6.0F, 18.0F});
+}
+
 TEST_CASE("Softmax and LogSoftmax of rows have the same bits on all targets") {
   struct form {
     void (*definition)(std::span<const float>, float*) noexcept;
-    void (*float_row_kernels::*kernel)(const float*, std::size_t, float*) noexcept;
+    void (*float_row_kernels::*kernel)(const float*, std::size_t, std::size_t, float*) noexcept;
   };
   const form forms[] = {{&defined::softmax_row, &float_row_kernels::softmax},
                         {&defined::log_softmax_row, &float_row_kernels::log_softmax}};
@@ -175,12 +265,12 @@ TEST_CASE("Softmax and LogSoftmax of rows have the same bits on all targets") {
       test::for_each_target([&] {
         const auto kernel = detent::detail::active<float_row_kernels>().*f.kernel;
         std::vector<float> y(x.size() + 1, 7.0F);
-        kernel(x.data(), x.size(), y.data());
+        kernel(x.data(), 1, x.size(), y.data());
         CHECK(y.back() == 7.0F);
         y.pop_back();
         CHECK(test::bits_of(y) == test::bits_of(expected));
         std::vector<float> in_place = x;
-        kernel(in_place.data(), in_place.size(), in_place.data());
+        kernel(in_place.data(), 1, in_place.size(), in_place.data());
         CHECK(test::bits_of(in_place) == test::bits_of(expected));
       });
     }

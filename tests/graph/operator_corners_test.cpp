@@ -2,6 +2,7 @@
 // Corners of operators that only few models reach, with expected values worked out by hand or by
 // loops of their own. Each was once changed by a mutation that no other test here noticed.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -21,6 +23,7 @@
 #include <detent/reference.hpp>
 
 #include "check_graph_error.hpp"
+#include "for_each_target.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
 #include "single_node.hpp"
@@ -45,6 +48,18 @@ tensor bytes(shape dims, const std::vector<std::uint8_t>& values) {
 }
 tensor signed_bytes(shape dims, const std::vector<std::int8_t>& values) {
   return make_tensor(element_type::s8, std::move(dims), values);
+}
+
+attributes::mapped_type ints(const shape& values) {
+  return list(std::vector<std::int64_t>(values.begin(), values.end()));
+}
+
+/// Whether both have the same bits, apart from those of NaN.
+bool same_or_nan(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+    return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y) ||
+           (std::isnan(x) && std::isnan(y));
+  });
 }
 
 }  // namespace
@@ -111,6 +126,58 @@ TEST_CASE("corners: MaxPool of NaN, wherever in the window it is") {
   CHECK(values_of<float>(result_of("MaxPool", {floats({1, 1, 3}, {-infinity, -infinity, -5})},
                                    {{"kernel_shape", list({2})}})) ==
         std::vector<float>{-infinity, -5});
+}
+
+TEST_CASE("corners: AveragePool over planes has the bits of that over channels-last images") {
+  random_source r(61);
+  INFO("seed ", r.seed());
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t axes = r.size(1, 2);
+    shape dims{r.integer(1, 2), r.integer(2, 3)};
+    shape kernel, strides, dilations, begins, ends;
+    for (std::size_t i = 0; i < axes; ++i) {
+      dims.push_back(r.chance(10) ? 300 : r.integer(1, 70));
+      kernel.push_back(r.integer<std::int64_t>(1, (std::min)(dims.back(), std::int64_t{4})));
+      strides.push_back(r.integer(1, 3));
+      dilations.push_back(r.integer(1, 2));
+      begins.push_back(r.integer<std::int64_t>(0, dilations.back() * (kernel.back() - 1)));
+      ends.push_back(r.integer<std::int64_t>(0, dilations.back() * (kernel.back() - 1)));
+    }
+    shape pads = begins;
+    pads.insert(pads.end(), ends.begin(), ends.end());
+    attributes a{
+        {"kernel_shape", ints(kernel)},         {"strides", ints(strides)},
+        {"dilations", ints(dilations)},         {"pads", ints(pads)},
+        {"ceil_mode", number(r.integer(0, 1))}, {"count_include_pad", number(r.integer(0, 1))}};
+    CAPTURE(graph::to_string(dims));
+    CAPTURE(graph::to_string(kernel));
+    CAPTURE(graph::to_string(strides));
+    CAPTURE(graph::to_string(pads));
+    bool fits = true;
+    for (std::size_t i = 0; i < axes; ++i) {
+      fits = fits && dims[i + 2] + begins[i] + ends[i] > dilations[i] * (kernel[i] - 1);
+    }
+    if (!fits) {
+      continue;
+    }
+    const std::size_t count = graph::element_count(dims);
+    std::vector<float> x = r.reals(count, -9.0F, 9.0F);
+    for (float& value : x) {
+      value = r.chance(97)   ? value
+              : r.chance(50) ? (r.chance(50) ? 0.0F : -0.0F)
+              : r.chance(50) ? quiet_nan
+              : r.chance(50) ? infinity
+                             : -infinity;
+    }
+    const tensor in = floats(dims, x);
+    const graph::model m = single_node("AveragePool", {in}, false, a, "");
+    for_each_target([&] {
+      const tensor plain = run_twice(m, {in}, false);
+      const tensor last = run_twice(m, {graph::to_channels_last(in)}, false);
+      REQUIRE(plain.dims() == last.dims());
+      CHECK(same_or_nan(values_of<float>(plain), values_of<float>(last)));
+    });
+  }
 }
 
 TEST_CASE("corners: ArgMax and ArgMin of equal elements") {

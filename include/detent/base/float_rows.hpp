@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 #include <detent/base/arithmetic.hpp>
 #include <detent/base/elementary_functions.hpp>
@@ -105,15 +106,34 @@ inline void add_row(std::span<const float> x, double* sums) noexcept {
 }
 
 /// y[i] = (rows[0][i] + rows[1][i] + ...) / divisor in double, added one after the other, and
-/// rounded to T. y overlaps no row.
+/// rounded to T. Sums of floats are multiplied by 1 / divisor, which is rounded to double: that is
+/// far more exact than the result. y overlaps no row.
 template <class T>
 void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> y) noexcept {
+  const double factor = 1.0 / divisor;
   for (std::size_t i = 0; i < y.size(); ++i) {
     double sum = 0.0;
     for (const T* row : rows) {
       sum += static_cast<double>(row[i]);
     }
-    y[i] = static_cast<T>(sum / divisor);
+    y[i] = static_cast<T>(std::is_same_v<T, float> ? sum * factor : sum / divisor);
+  }
+}
+
+/// y[i] = (taps[0][at] + taps[1][at] + ...) * factors[i] for `lines` lines of n windows, one behind
+/// the other, where at = line * line_step + (i - line * n) * step: window by window what
+/// mean_of_rows() does if factors[i] is 1 / divisor. y overlaps no element that is read.
+inline void means_of_windows(std::span<const float* const> taps, std::size_t step,
+                             std::size_t line_step, std::size_t lines, std::size_t n,
+                             const double* factors, float* y) noexcept {
+  for (std::size_t line = 0; line < lines; ++line) {
+    for (std::size_t i = 0; i < n; ++i) {
+      double sum = 0.0;
+      for (const float* tap : taps) {
+        sum += static_cast<double>(tap[line * line_step + i * step]);
+      }
+      y[line * n + i] = static_cast<float>(sum * factors[line * n + i]);
+    }
   }
 }
 

@@ -276,7 +276,7 @@ void weigh_scores(const operator_context& c, const score_bias& bias, std::size_t
   if (!sees_any) {
     std::fill(scores.begin(), scores.end(), T{0});
   } else if constexpr (std::is_same_v<T, float>) {
-    row_kernels().softmax(scores.data(), scores.size(), scores.data());
+    row_kernels().softmax(scores.data(), 1, scores.size(), scores.data());
   } else {
     softmax_rows(scores, scores.size(), c.memory);
   }

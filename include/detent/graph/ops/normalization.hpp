@@ -117,18 +117,46 @@ struct line {
   }
 };
 
-/// The sum of the squares of the distances of a row's values from `centre`, in parts.
+/// The sum of each row of `size` values, one behind the other, in parts.
 template <class T>
-[[nodiscard]] double square_sum(std::span<const T> values, double centre = 0.0) {
+void sum_rows(const T* x, std::size_t size, std::span<double> sums) {
   if constexpr (std::is_same_v<T, float>) {
-    return row_kernels().square_sum(values.data(), values.size(), centre);
+    row_kernels().sums(x, sums.size(), size, sums.data());
   } else {
-    detent::detail::sum_in_parts squares;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      squares.add_square(i, values[i] - centre);
+    for (std::size_t row = 0; row < sums.size(); ++row) {
+      detent::detail::sum_in_parts sum;
+      for (std::size_t i = 0; i < size; ++i) {
+        sum.add(i, x[row * size + i]);
+      }
+      sums[row] = sum.value();
     }
-    return squares.value();
   }
+}
+
+/// The sum of the squares of the distances of each row's values from its centre, in parts.
+template <class T>
+void sum_squares(const T* x, std::size_t size, std::span<const double> centres,
+                 std::span<double> sums) {
+  if constexpr (std::is_same_v<T, float>) {
+    row_kernels().square_sums(x, sums.size(), size, centres.data(), sums.data());
+  } else {
+    for (std::size_t row = 0; row < sums.size(); ++row) {
+      detent::detail::sum_in_parts squares;
+      for (std::size_t i = 0; i < size; ++i) {
+        squares.add_square(i, x[row * size + i] - centres[row]);
+      }
+      sums[row] = squares.value();
+    }
+  }
+}
+
+/// The sum of the squares of some values, in parts.
+template <class T>
+[[nodiscard]] double square_sum(std::span<const T> values) {
+  const double centre = 0.0;
+  double sum = 0.0;
+  sum_squares(values.data(), values.size(), std::span(&centre, 1), std::span(&sum, 1));
+  return sum;
 }
 
 /// Mean and variance of the elements themselves (the sum of squares is divided by their number).
@@ -137,25 +165,35 @@ struct moments {
   double variance = 0.0;
 };
 
-/// The moments of `values` in two passes; both 0 if there are none.
-template <class T>
-[[nodiscard]] moments moments_of(std::span<const T> values) {
-  if (values.empty()) {
-    return {};
-  }
-  const auto count = static_cast<double>(values.size());
-  moments m;
-  if constexpr (std::is_same_v<T, float>) {
-    m.mean = row_kernels().sum(values.data(), values.size()) / count;
-  } else {
-    detent::detail::sum_in_parts sum;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      sum.add(i, values[i]);
+/// Calls visit(row, moments) for the rows [begin, end) of `size` values, one behind the other. The
+/// moments are found in two passes; both are 0 if there are no values.
+template <class T, class Visit>
+void for_each_moments(std::span<const T> x, std::size_t size, std::size_t begin, std::size_t end,
+                      const Visit& visit) {
+  // Rows that are summed together: the kernels take several, but they should stay in the cache.
+  constexpr std::size_t most = 8;
+  constexpr std::size_t cached = std::size_t{1} << 13;
+  const std::size_t together = size == 0 ? 1 : std::clamp(cached / size, std::size_t{1}, most);
+  const auto count = static_cast<double>(size);
+  std::array<double, most> means;
+  std::array<double, most> squares;
+  for (std::size_t first = begin; first < end; first += together) {
+    const std::size_t rows = (std::min)(together, end - first);
+    if (size == 0) {
+      visit(first, moments{});
+      continue;
     }
-    m.mean = sum.value() / count;
+    const T* const values = x.data() + first * size;
+    sum_rows(values, size, std::span(means).first(rows));
+    for (std::size_t k = 0; k < rows; ++k) {
+      means[k] /= count;
+    }
+    sum_squares(values, size, std::span<const double>(means).first(rows),
+                std::span(squares).first(rows));
+    for (std::size_t k = 0; k < rows; ++k) {
+      visit(first + k, moments{means[k], squares[k] / count});
+    }
   }
-  m.variance = square_sum(values, m.mean) / count;
-  return m;
 }
 
 // --- BatchNormalization --------------------------------------------------------------------------
@@ -281,8 +319,7 @@ void normalize_groups(operator_context& c, const axis_view& v, std::size_t group
   const std::size_t size = channels * v.inner;
   const std::size_t together = v.length / scale.size();
   const double epsilon = epsilon_of(c.n());
-  const auto normalize = [&](std::size_t group) {
-    const moments m = moments_of(x.subspan(group * size, size));
+  const auto normalize = [&](std::size_t group, const moments& m) {
     for (std::size_t i = 0; i < channels; ++i) {
       const std::size_t given = (group % groups * channels + i) / together;
       const auto l = line<T>::through(scale[given], m.mean, m.variance, epsilon, bias[given]);
@@ -292,9 +329,7 @@ void normalize_groups(operator_context& c, const axis_view& v, std::size_t group
   };
   for_pieces(c, v.outer * groups, rows_of(cheap_piece, size),
              [&](std::size_t begin, std::size_t end) {
-               for (std::size_t group = begin; group < end; ++group) {
-                 normalize(group);
-               }
+               for_each_moments(x, size, begin, end, normalize);
              });
 }
 
@@ -399,9 +434,8 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, c
     return;  // there may be very many rows of no elements
   }
   for_pieces(c, rows, rows_of(cheap_piece, size), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t row = begin; row < end; ++row) {
+    for_each_moments(x, size, begin, end, [&](std::size_t row, const moments& m) {
       const auto from = x.subspan(row * size, size);
-      const moments m = moments_of(from);
       const double inverse = 1.0 / std::sqrt(m.variance + epsilon);
       standardize(from, m.mean, inverse, scale, bias, y.data() + row * size);
       const std::array<double, 2> values{m.mean, inverse};
@@ -410,7 +444,7 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, c
           store(std::span<const double>(&values[i], 1), *statistics[i], row);
         }
       }
-    }
+    });
   });
 }
 

@@ -23,7 +23,9 @@
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/pool_planes.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
@@ -203,6 +205,16 @@ inline void infer_pool(operator_context& c) {
   c.set_output(1, element_type::s64, out);
 }
 
+/// Infers AveragePool. Its result is in the order of its dimensions where planes are averaged.
+inline void infer_average_pool(operator_context& c) {
+  infer_pool(c);
+  const tensor& x = c.input(0);
+  const bool in_planes =
+      x.type() == element_type::f32 && !x.channels_last() && !has_one_order(x.dims()) &&
+      plane_windows::fit(x.dims(), c.outputs[0].dims(), read_window(c, x.dims(), {}));
+  c.outputs[0].set_channels_last(!in_planes);
+}
+
 inline void infer_global_pool(operator_context& c) {
   c.set_output(0, c.input(0).type(), globally_pooled_dims(c, c.input(0).dims()));
 }
@@ -352,18 +364,20 @@ inline window_attributes whole_image(const shape& in) {
   return w;
 }
 
-/// out[i] = (the sum of all rows[k][i], in double) / divisor.
+/// out[i] = (the sum of all rows[k][i], in double) / divisor, as detail::mean_of_rows() has it.
 template <class T>
 void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> out) {
   if constexpr (std::is_same_v<T, float>) {
-    detent::detail::active<kernels::float_row_kernels>().mean_of_rows(
-        rows.data(), rows.size(), divisor, out.size(), out.data());
+    row_kernels().mean_of_rows(rows.data(), rows.size(), divisor, out.size(), out.data());
   } else {
     detent::detail::mean_of_rows(rows, divisor, out);
   }
 }
 
 inline void run_average(operator_context& c, bool global) {
+  if (!global && !c.outputs[0].channels_last()) {
+    return run_average_of_planes(c);
+  }
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   const window_attributes w = global ? whole_image(x.dims()) : read_window(c, x.dims(), {});
   const pool_windows windows(c, x.dims(), c.outputs[0].dims(), w);
@@ -489,7 +503,7 @@ inline void run_quantized_global_average(operator_context& c) { run_quantized_av
 
 inline constexpr operator_definition pooling_operators[] = {
     {"", "MaxPool", 1, 1, layout_support::any, &infer_pool, &run_max_pool, true},
-    {"", "AveragePool", 1, 1, layout_support::any, &infer_pool,
+    {"", "AveragePool", 1, 1, layout_support::any, &infer_average_pool,
      [](operator_context& c) { run_average(c, false); }, true},
     {"", "GlobalAveragePool", 1, 1, layout_support::any, &infer_global_pool,
      [](operator_context& c) { run_average(c, true); }, true},

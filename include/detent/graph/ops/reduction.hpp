@@ -7,6 +7,7 @@
 #define DETENT_GRAPH_OPS_REDUCTION_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +42,9 @@ namespace reducers {
 template <class T>
 using total_of = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;
 
+/// The most rows whose totals are computed together.
+inline constexpr std::size_t rows_together = 16;
+
 /// The part that most reducers share: a total that begins with 0 and is cast to the result.
 template <class T>
 struct summing {
@@ -53,7 +57,12 @@ template <class T>
 struct sum : summing<T> {
   static void add(total_of<T>& t, T x) { t += static_cast<total_of<T>>(x); }
   static void add_row(double& t, std::span<const float> x) {
-    t += row_kernels().sum(x.data(), x.size());
+    double sum = 0.0;
+    sum_rows(x.data(), x.size(), std::span(&sum, 1));
+    t += sum;
+  }
+  static void sum_each(const float* x, std::size_t size, std::span<double> totals) {
+    sum_rows(x, size, totals);
   }
   static void add_each(double* totals, std::span<const float> x) {
     row_kernels().add_row(x.data(), x.size(), totals);
@@ -90,6 +99,10 @@ struct sum_square : summing<T> {
     t += value * value;
   }
   static void add_row(double& t, std::span<const float> x) { t += square_sum(x); }
+  static void sum_each(const float* x, std::size_t size, std::span<double> totals) {
+    const std::array<double, rows_together> centres{};
+    sum_squares(x, size, std::span(centres).first(totals.size()), totals);
+  }
 };
 
 /// The root of the sum of squares. Squares of integers are summed in double too, because only the
@@ -103,6 +116,10 @@ struct l2 {
     t += value * value;
   }
   static void add_row(double& t, std::span<const float> x) { t += square_sum(x); }
+  static void sum_each(const float* x, std::size_t size, std::span<double> totals) {
+    const std::array<double, rows_together> centres{};
+    sum_squares(x, size, std::span(centres).first(totals.size()), totals);
+  }
   [[nodiscard]] static T result(double t, std::size_t /*count*/) {
     if constexpr (std::is_integral_v<T>) {
       return saturate_to<T>(std::sqrt(t));
@@ -305,8 +322,30 @@ void add_row(typename Reducer::total& total, std::span<const T> row) {
   }
 }
 
+/// Reduces rows of `size` floats, one behind the other, some at a time.
+template <class Reducer>
+void reduce_rows(const operator_context& c, std::size_t rows, std::size_t size, const float* x,
+                 float* y) {
+  for_pieces(c, rows, rows_of(cheap_piece, size), [&](std::size_t begin, std::size_t end) {
+    std::array<double, reducers::rows_together> totals;
+    for (std::size_t first = begin; first < end; first += totals.size()) {
+      const std::size_t count = (std::min)(totals.size(), end - first);
+      Reducer::sum_each(x + first * size, size, std::span(totals).first(count));
+      for (std::size_t k = 0; k < count; ++k) {
+        y[first + k] = Reducer::result(totals[k], size);
+      }
+    }
+  });
+}
+
 template <class Reducer, class T>
 void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T* y) {
+  constexpr std::size_t few = 16;  // which take less time one by one
+  if constexpr (std::is_same_v<T, float> && requires { &Reducer::sum_each; }) {
+    if (plan.row_is_reduced && plan.reduced.size() == 1 && plan.row >= few) {
+      return reduce_rows<Reducer>(c, plan.kept.size(), plan.row, x, y);
+    }
+  }
   const std::size_t width = plan.row_is_reduced ? 1 : plan.row;
   const std::size_t work = plan.row * plan.reduced.size();
   for_pieces(c, plan.kept.size(), rows_of(cheap_piece, work),

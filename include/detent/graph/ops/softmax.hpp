@@ -193,14 +193,14 @@ inline void infer_softmax(operator_context& c) {
   infer_like_input(c);
 }
 
-/// Runs an operator of the rows of floats that Softmax would take: `kernel` computes one row.
+/// Runs an operator of the rows of floats that Softmax would take: `kernel` computes some rows, one
+/// behind the other.
 inline void run_on_float_rows(operator_context& c, const axis_view& v,
-                              void (*kernel)(const float*, std::size_t, float*) noexcept) {
+                              void (*kernel)(const float* x, std::size_t rows, std::size_t length,
+                                             float* y) noexcept) {
   if (v.inner > 1) {
     map_rows<float, float>(c, v, [kernel](std::span<float> rows, std::size_t length) {
-      for (std::size_t first = 0; first < rows.size(); first += length) {
-        kernel(rows.data() + first, length, rows.data() + first);
-      }
+      kernel(rows.data(), rows.size() / length, length, rows.data());
     });
     return;
   }
@@ -210,9 +210,7 @@ inline void run_on_float_rows(operator_context& c, const axis_view& v,
     return;
   }
   for_pieces(c, v.outer, rows_of(kernel_piece, v.length), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t row = begin; row < end; ++row) {
-      kernel(x.data() + row * v.length, v.length, y.data() + row * v.length);
-    }
+    kernel(x.data() + begin * v.length, end - begin, v.length, y.data() + begin * v.length);
   });
 }
 

@@ -11,11 +11,16 @@
 DETENT_KERNELS_NAMESPACE_BEGIN
 namespace portable {
 
-DETENT_DECL double sum(const float* x, std::size_t n) noexcept {
-  return detail::sum_of_row({x, n});
+DETENT_DECL void sums(const float* x, std::size_t rows, std::size_t n, double* sums) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) {
+    sums[row] = detail::sum_of_row({x + row * n, n});
+  }
 }
-DETENT_DECL double square_sum(const float* x, std::size_t n, double centre) noexcept {
-  return detail::square_sum_of_row({x, n}, centre);
+DETENT_DECL void square_sums(const float* x, std::size_t rows, std::size_t n, const double* centres,
+                             double* sums) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) {
+    sums[row] = detail::square_sum_of_row({x + row * n, n}, centres[row]);
+  }
 }
 DETENT_DECL float largest(const float* x, std::size_t n) noexcept {
   return detail::largest_of_row({x, n});
@@ -30,15 +35,24 @@ DETENT_DECL void mean_of_rows(const float* const* rows, std::size_t count, doubl
                               std::size_t n, float* y) noexcept {
   detail::mean_of_rows<float>({rows, count}, divisor, {y, n});
 }
+DETENT_DECL void means_of_windows(const float* const* taps, std::size_t count, std::size_t step,
+                                  std::size_t line_step, std::size_t lines, std::size_t n,
+                                  const double* factors, float* y) noexcept {
+  detail::means_of_windows({taps, count}, step, line_step, lines, n, factors, y);
+}
 DETENT_DECL void blend_rows(const float* x, const std::size_t* indices, const float* weights,
                             std::size_t count, std::size_t n, float* y) noexcept {
   detail::blend_rows(x, {indices, count}, weights, {y, n});
 }
-DETENT_DECL void log_softmax(const float* x, std::size_t n, float* y) noexcept {
-  detail::log_softmax_row({x, n}, y);
+DETENT_DECL void log_softmax(const float* x, std::size_t rows, std::size_t n, float* y) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) {
+    detail::log_softmax_row({x + row * n, n}, y + row * n);
+  }
 }
-DETENT_DECL void softmax(const float* x, std::size_t n, float* y) noexcept {
-  detail::softmax_row({x, n}, y);
+DETENT_DECL void softmax(const float* x, std::size_t rows, std::size_t n, float* y) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) {
+    detail::softmax_row({x + row * n, n}, y + row * n);
+  }
 }
 DETENT_DECL void standardize(const float* x, std::size_t n, double centre, double factor,
                              const float* scale, const float* bias, float* y) noexcept {

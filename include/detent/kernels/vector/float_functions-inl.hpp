@@ -5,6 +5,7 @@
 #define DETENT_KERNELS_VECTOR_FLOAT_FUNCTIONS_INL_HPP
 
 #include <cstddef>
+#include <iterator>
 #include <limits>
 
 #include <detent/base/float_functions.hpp>
@@ -65,6 +66,39 @@ HWY_INLINE float_vector exp_inside(float_vector x) noexcept {
 /// operand if it is NaN.
 HWY_INLINE float_vector exp_of_negative(float_vector x) noexcept {
   return exp_inside(hn::Max(hn::Set(float_tag{}, detail::float_functions::least_exponent), x));
+}
+
+/// exp_of_negative() of several vectors, in place, step by step side by side. Each step waits for
+/// the one before, and processors do not look far enough ahead to find the next vector meanwhile.
+template <std::size_t kVectors>
+HWY_INLINE void exp_of_negatives(float_vector (&x)[kVectors]) noexcept {
+  using c = detail::float_functions;
+  const float_tag df;
+  const auto bias = hn::Set(df, rounding_bias);
+  float_vector biased[kVectors];
+  float_vector sum[kVectors];
+  const auto for_each = [](const auto& step) HWY_ATTR {
+    DETENT_UNROLL
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      step(k);
+    }
+  };
+  for_each([&](std::size_t k) HWY_ATTR { x[k] = hn::Max(hn::Set(df, c::least_exponent), x[k]); });
+  for_each([&](std::size_t k)
+               HWY_ATTR { biased[k] = hn::MulAdd(x[k], hn::Set(df, c::inverse_ln2), bias); });
+  for_each([&](std::size_t k) HWY_ATTR { sum[k] = hn::Sub(biased[k], bias); });
+  for_each([&](std::size_t k)
+               HWY_ATTR { x[k] = hn::NegMulAdd(sum[k], hn::Set(df, c::ln2_high), x[k]); });
+  for_each([&](std::size_t k)
+               HWY_ATTR { x[k] = hn::NegMulAdd(sum[k], hn::Set(df, c::ln2_low), x[k]); });
+  for_each([&](std::size_t k) HWY_ATTR { sum[k] = hn::Set(df, c::exp_series[0]); });
+  for (std::size_t step = 1; step < std::size(c::exp_series); ++step) {
+    const auto coefficient = hn::Set(df, c::exp_series[step]);
+    for_each([&](std::size_t k) HWY_ATTR { sum[k] = hn::MulAdd(sum[k], x[k], coefficient); });
+  }
+  for_each([&](std::size_t k) HWY_ATTR { sum[k] = hn::MulAdd(hn::Mul(x[k], x[k]), sum[k], x[k]); });
+  for_each([&](std::size_t k) HWY_ATTR { sum[k] = hn::Add(hn::Set(df, 1.0F), sum[k]); });
+  for_each([&](std::size_t k) HWY_ATTR { x[k] = times_power_of_two(sum[k], biased[k]); });
 }
 
 /// detail::portable_exp().
