@@ -180,6 +180,36 @@ TEST_CASE("corners: AveragePool over planes has the bits of that over channels-l
   }
 }
 
+TEST_CASE("corners: Max of NaN and of zeros, at every length") {
+  random_source r(62);
+  INFO("seed ", r.seed());
+  for (std::int64_t n = 1; n < 80; ++n) {
+    CAPTURE(n);
+    std::vector<std::vector<float>> x(3);
+    std::vector<tensor> inputs;
+    for (std::vector<float>& values : x) {
+      values = r.reals(static_cast<std::size_t>(n), -1.0F, 1.0F);
+      for (float& value : values) {
+        value = r.chance(60) ? value : r.chance(30) ? quiet_nan : r.chance(50) ? 0.0F : -0.0F;
+      }
+      inputs.push_back(floats({n}, values));
+    }
+    // NaN wins, and of equal values the second one.
+    std::vector<float> expected = x[0];
+    for (std::size_t k = 1; k < 3; ++k) {
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const float a = expected[i];
+        expected[i] = a > x[k][i] || std::isnan(a) ? a : x[k][i];
+      }
+      const std::vector<tensor> some(inputs.begin(),
+                                     inputs.begin() + static_cast<std::ptrdiff_t>(k + 1));
+      const graph::model m = single_node("Max", some, false, {}, "");
+      for_each_target(
+          [&] { CHECK(same_or_nan(values_of<float>(run_twice(m, some, false)), expected)); });
+    }
+  }
+}
+
 TEST_CASE("corners: ArgMax and ArgMin of equal elements") {
   const tensor x = floats({2, 4}, {3, 7, 7, 1, 0, 0, 0, 0});
   for (const std::int64_t last : {0, 1}) {

@@ -24,6 +24,7 @@
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
+#include <detent/maxima.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -342,13 +343,30 @@ inline void run_mod(operator_context& c) {
 
 // --- any number of inputs ------------------------------------------------------------------------
 
+/// Computes out = F(a, b), broadcast to `dims`. `out` overlaps neither.
+template <class F, class T>
+void fold_pair(const operator_context& c, operand<T> a, operand<T> b, std::span<T> out,
+               const shape& dims) {
+  if constexpr (std::is_same_v<F, binary::max> && std::is_same_v<T, float>) {
+    if (*a.dims == dims && *b.dims == dims) {
+      // The kernel replaces the first row by what is larger or NaN in the second one, as F does.
+      for_pieces(c, out.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+        const std::array<const float*, 2> rows{b.data + begin, a.data + begin};
+        max_of_rows(std::span<const float* const>(rows), out.subspan(begin, end - begin));
+      });
+      return;
+    }
+  }
+  map_broadcast(c, F{}, a, b, out, dims);
+}
+
 /// Folds two or more inputs from left to right with F.
 template <class F, class T>
 void fold_inputs(const operator_context& c, std::span<T> out) {
   const shape& dims = c.outputs[0].dims();
   const elements<T> first(c, c.input(0));
   const elements<T> second(c, c.input(1));
-  map_broadcast(c, F{}, first.as_operand(), second.as_operand(), out, dims);
+  fold_pair<F>(c, first.as_operand(), second.as_operand(), out, dims);
   for (std::size_t i = 2; i < c.input_count(); ++i) {
     const elements<T> next(c, c.input(i));
     map_broadcast(c, F{}, operand<T>{out.data(), &dims}, next.as_operand(), out, dims);
