@@ -223,3 +223,217 @@ TEST_CASE("kl: what is degenerate is defined") {
   CHECK(clipped.evidence.clipped_fraction > 0.0);
   CHECK(clipped.evidence.clipped_fraction < 0.01);
 }
+
+namespace {
+
+/// The search as defined, in the arithmetic of the solver: no candidate is left out, and sums have
+/// the solver's order.
+struct plain_side {
+  std::vector<double> centre, end, width, count;
+  std::vector<double> extent{0.0};
+  std::vector<double> information{0.0};
+  std::vector<double> values{0.0};  // [i]: in bins before i
+};
+
+double plain_log(double x) { return detent::detail::portable_log(x); }
+double product(double a, double b) { return detent::detail::rounded_product(a, b); }
+
+std::size_t plain_below(const plain_side& side, double bound, std::size_t last) {
+  std::size_t i = 0;
+  while (i < last && side.centre[i] < bound) {
+    ++i;
+  }
+  return i;
+}
+
+double plain_divergence(const plain_side (&sides)[2], detent::value_range range,
+                        quant_scheme scheme, double clip, double total) {
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double bottom = std::min(std::max(-clip, static_cast<double>(range.lower)), 0.0);
+  const double top = std::max(std::min(clip, static_cast<double>(range.upper)), 0.0);
+  const double scale = scheme.symmetric ? clip / std::floor(steps / 2.0) : (top - bottom) / steps;
+  std::size_t kept[2];
+  double all_kept = 0.0;
+  for (int s = 0; s < 2; ++s) {
+    kept[s] = static_cast<std::size_t>(std::count_if(sides[s].end.begin(), sides[s].end.end(),
+                                                     [&](double end) { return end <= clip; }));
+    all_kept += sides[s].values[kept[s]];
+  }
+  double sum = product(total, plain_log(all_kept / total));
+  for (int s = 0; s < 2; ++s) {
+    const plain_side& side = sides[s];
+    const double tail = side.values.back() - side.values[kept[s]];
+    if (tail == 0.0) {
+      continue;
+    }
+    if (kept[s] == 0) {
+      return std::numeric_limits<double>::infinity();
+    }
+    const std::size_t last = kept[s] - 1;
+    const double level = std::floor(side.centre[last] / scale + 0.5);
+    const std::size_t first = plain_below(side, (level - 0.5) * scale, kept[s]);
+    double mass = side.values[kept[s]] - side.values[first];
+    double extent = side.extent[kept[s]] - side.extent[first];
+    if (level == 0.0) {
+      const std::size_t shared = plain_below(sides[1 - s], 0.5 * scale, kept[1 - s]);
+      mass += sides[1 - s].values[shared];
+      extent += sides[1 - s].extent[shared];
+    }
+    const double with_tail = side.count[last] + tail;
+    sum += product(with_tail, plain_log(with_tail)) -
+           product(side.count[last], plain_log(side.count[last]));
+    sum -= product(tail, plain_log(side.width[last]) + plain_log(mass / extent));
+  }
+  std::size_t first[2];
+  double mass = 0.0;
+  double extent = 0.0;
+  for (int s = 0; s < 2; ++s) {
+    first[s] = plain_below(sides[s], 0.5 * scale, kept[s]);
+    mass += sides[s].values[first[s]];
+    extent += sides[s].extent[first[s]];
+  }
+  sum -= mass > 0.0 ? product(mass, plain_log(mass / extent)) : 0.0;
+  for (int s = 0; s < 2; ++s) {
+    const plain_side& side = sides[s];
+    sum += side.information[kept[s]];
+    for (double level = 1.0; first[s] < kept[s]; ++level) {
+      const std::size_t next = plain_below(side, (level + 0.5) * scale, kept[s]);
+      if (next > first[s]) {
+        const double m = side.values[next] - side.values[first[s]];
+        sum -= product(m, plain_log(m / (side.extent[next] - side.extent[first[s]])));
+      }
+      first[s] = next;
+    }
+  }
+  return std::max(sum / total, 0.0);
+}
+
+struct plain_result {
+  double clip = 0.0;
+  double divergence = std::numeric_limits<double>::infinity();
+};
+plain_result plain_search(const std::vector<value_bin>& all, detent::value_range range,
+                          quant_scheme scheme) {
+  const std::vector<value_bin> bins = scheme.symmetric ? magnitudes(all) : all;
+  double largest = static_cast<double>(std::max(-range.lower, range.upper));
+  const auto beyond = [&](double bound) {
+    std::uint64_t count = 0;
+    for (const value_bin& bin : bins) {
+      count += static_cast<double>(bin.largest) > bound ? bin.count : 0;
+    }
+    return count;
+  };
+  while (largest > 0.0 && beyond(largest / 2.0) <= beyond(0.0) / 10000) {
+    largest /= 2.0;
+  }
+  const double narrowest = largest / 2048.0;
+  const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
+  const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
+  const double smallest_clip = std::min(levels / 2048.0, 1.0) * largest;
+  plain_side sides[2];
+  double last_multiple[2] = {-1.0, -1.0};
+  const auto add = [&](const value_bin& bin, int s) {
+    if (bin.negative != (s == 0) || bin.smallest == 0.0F) {
+      return;
+    }
+    plain_side& side = sides[s];
+    const double width = std::ldexp(1.0, std::max(std::ilogb(bin.smallest), -126) - 9);
+    const double centre = static_cast<double>(bin.smallest) + 0.5 * width;
+    const double multiple = std::floor(centre / narrowest);
+    if (multiple == last_multiple[s]) {
+      side.end.back() = bin.largest;
+      side.count.back() += static_cast<double>(bin.count);
+      return;
+    }
+    last_multiple[s] = multiple;
+    side.centre.push_back(width < narrowest ? (multiple + 0.5) * narrowest : centre);
+    side.width.push_back(std::max(width, narrowest));
+    side.end.push_back(bin.largest);
+    side.count.push_back(static_cast<double>(bin.count));
+  };
+  for (const value_bin& bin : bins) {
+    add(bin, 1);
+  }
+  for (std::size_t i = bins.size(); i-- > 0;) {
+    add(bins[i], 0);
+  }
+  std::vector<double> candidates;
+  double total = 0.0;
+  for (plain_side& side : sides) {
+    for (std::size_t i = 0; i < side.centre.size(); ++i) {
+      side.values.push_back(side.values[i] + side.count[i]);
+      side.extent.push_back(side.extent[i] + side.width[i]);
+      side.information.push_back(side.information[i] +
+                                 product(side.count[i], plain_log(side.count[i] / side.width[i])));
+      candidates.push_back(side.end[i]);
+    }
+    total += side.values.back();
+  }
+  std::sort(candidates.begin(), candidates.end());
+  plain_result best;
+  if (candidates.empty()) {
+    best.divergence = 0.0;
+  }
+  for (std::size_t i = candidates.size(); i-- > 0;) {
+    if (candidates[i] >= smallest_clip || i + 1 == candidates.size()) {
+      const double divergence = plain_divergence(sides, range, scheme, candidates[i], total);
+      if (divergence < best.divergence) {
+        best = {candidates[i], divergence};
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("kl: bounds leave out no best candidate, neither of equally good ones") {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 120; ++round) {
+    std::vector<float> x(round % 10 == 9 ? 1 : random.size(1, 1500));
+    std::vector<std::uint64_t> counts(x.size(), 1);
+    const int kind = round % 8;
+    const int steps = random.integer(1, 20);
+    // Denormal values, values near the largest float, and others.
+    const int exponent = round % 7 == 0 ? -140 : round % 7 == 1 ? 115 : 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      float v = random.real(-1.0F, 1.0F) + random.real(-1.0F, 1.0F) + random.real(-1.0F, 1.0F);
+      if (kind == 1) {
+        v = std::max(v, 0.0F);
+      } else if (kind == 2) {
+        v = v * v * v;
+      } else if (kind == 3) {  // equally good candidates
+        v = std::nearbyint(v * static_cast<float>(steps)) / static_cast<float>(steps);
+      } else if (kind == 4) {
+        v = std::ldexp(v, random.integer(-40, 0));
+      } else if (kind == 5) {  // one bin for each power of two
+        v = std::ldexp(random.chance(50) ? 1.0F : -1.0F, random.integer(-12, 0));
+      } else if (kind == 6) {
+        counts[i] = random.bits() >> random.integer(27, 63);
+      } else if (kind == 7 && i % 512 == 0) {
+        v *= 1000.0F;
+      }
+      x[i] = std::ldexp(v, exponent);
+    }
+    count_histogram h;
+    h.observe(std::span<const float>(x), std::span<const std::uint64_t>(counts));
+    if (h.count() == 0) {
+      continue;
+    }
+    const std::vector<value_bin> bins = h.bins();
+    for (const quant_scheme& scheme :
+         {quant_scheme{{-1, 1}, true}, quant_scheme{{-7, 7}, true}, quant_scheme{{0, 15}, false},
+          quant_scheme{{0, 1}, false}, quant_scheme{{-127, 127}, true},
+          quant_scheme{{-128, 127}, false}}) {
+      const plain_result plain = plain_search(bins, h.range(), scheme);
+      const detent::scale_solution s = kl(bins, h.range(), scheme);
+      INFO("round ", round, " steps ", scheme.levels.qmax - scheme.levels.qmin);
+      CHECK(s.evidence.objective == plain.divergence);
+      const auto clip = static_cast<float>(plain.clip);
+      const detent::value_range cut{std::max(std::min(h.range().lower, 0.0F), -clip),
+                                    std::min(std::max(h.range().upper, 0.0F), clip)};
+      CHECK(s.params == params_from_range(clip > 0.0F ? cut : h.range(), scheme));
+    }
+  }
+}

@@ -32667,7 +32667,9 @@ struct value_bin {
   /// Where the next bin of a histogram would begin; for the last bin of all floats this is beyond
   /// them.
   [[nodiscard]] double end() const noexcept {
-    return static_cast<double>(smallest) + std::ldexp(unit(), kernels::bin_dropped_bits);
+    // The product of powers of two is exact.
+    constexpr double units = std::uint64_t{1} << kernels::bin_dropped_bits;
+    return static_cast<double>(smallest) + units * unit();
   }
 
   /// The interval of values x (with their sign) that the bin may hold. It is a single value if that
@@ -32744,6 +32746,7 @@ inline void require_bins_of(std::span<const value_bin> bins, value_range range, 
 /// that hold the same magnitudes become one.
 [[nodiscard]] inline std::vector<value_bin> magnitudes(std::span<const value_bin> bins) {
   std::vector<value_bin> result;
+  result.reserve(bins.size());
   const auto nonnegative =
       std::find_if(bins.begin(), bins.end(), [](const value_bin& bin) { return !bin.negative; });
   auto below = nonnegative;  // negative bins, walked from the smallest magnitude up
@@ -33355,33 +33358,33 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
 template <bin_content kContent>
 std::vector<value_bin> basic_histogram<kContent>::bins() const {
   require_finite();
-  std::size_t below_count = 0;
+  // Positions ascend with the magnitude, except that those of the smallest magnitudes come last.
   std::size_t count = 0;
+  std::size_t below_count = 0;
+  std::size_t smallest_below = 0;
+  std::size_t smallest_above = 0;
   for_each_entry([&](std::uint32_t position, const entry&) {
     below_count += (position & negative) != 0 ? 1U : 0U;
+    smallest_below += position == (negative | window) ? 1U : 0U;
+    smallest_above += position == window ? 1U : 0U;
     ++count;
   });
-  std::vector<value_bin> below;  // from the smallest magnitude up
-  std::vector<value_bin> above;
-  below.reserve(count + 1);
-  above.reserve(count - below_count);
+  const std::size_t zeros = count_zero_ != 0 ? 1 : 0;
+  std::vector<value_bin> all(count + zeros);
+  if (zeros != 0) {
+    all[below_count].count = count_zero_;
+  }
+  std::size_t below = below_count - smallest_below;
+  std::size_t above = below_count + zeros + smallest_above;
   for_each_entry([&](std::uint32_t position, const entry& e) {
-    const value_bin bin = bin_at(position, e);
-    std::vector<value_bin>& side = bin.negative ? below : above;
-    if ((position & (negative - 1U)) >= window) {  // last by position, first by magnitude
-      side.insert(side.begin(), bin);
+    const bool is_negative = (position & negative) != 0;
+    if ((position & (negative - 1U)) >= window) {
+      all[is_negative ? below_count - 1 : below_count + zeros] = bin_at(position, e);
     } else {
-      side.push_back(bin);
+      all[is_negative ? --below : above++] = bin_at(position, e);
     }
   });
-  std::reverse(below.begin(), below.end());
-  if (count_zero_ != 0) {
-    value_bin zero;
-    zero.count = count_zero_;
-    below.push_back(zero);
-  }
-  below.insert(below.end(), above.begin(), above.end());
-  return below;
+  return all;
 }
 
 template <bin_content kContent>
@@ -38784,6 +38787,7 @@ DETENT_NAMESPACE_END
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 // ---- detent/kernels/definitions/exponentials.hpp ----
@@ -39253,69 +39257,119 @@ DETENT_KERNELS_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// What the search needs of a bin, in less memory than a value_bin: there are thousands of them.
+struct magnitude_bin {
+  float smallest;
+  float largest;
+  std::uint64_t count;
+};
+
 /// The bins of one sign, joined where they are narrower than a given width, with sums over all
-/// smaller bins.
+/// smaller bins. Counts are doubles: below 2^53 they and their differences are exact.
 struct divergence_side {
   std::vector<double> centre;
   std::vector<double> end;
   std::vector<double> width;
-  std::vector<std::uint64_t> count;  // [i]: values in bins before i
-  std::vector<double> extent;        // [i]: widths of bins before i
-  std::vector<double> information;   // [i]: count * log(count / width) of bins before i
+  std::vector<double> count;        // [i]: values in bins before i
+  std::vector<double> extent;       // [i]: widths of bins before i
+  std::vector<double> information;  // [i]: count * log(count / width) of bins before i
+  std::vector<double> log_count;    // of the values in bin i
+  std::vector<double> log_width;
 
   [[nodiscard]] std::size_t size() const noexcept { return centre.size(); }
-  [[nodiscard]] std::uint64_t count_of(std::size_t i) const noexcept {
-    return count[i + 1] - count[i];
-  }
+  [[nodiscard]] double count_of(std::size_t i) const noexcept { return count[i + 1] - count[i]; }
 
   /// Adds a bin; bins come in ascending order. Bins whose centres round down to the same multiple
   /// of `narrowest` become one.
-  void add(const value_bin& bin, double narrowest) {
-    const double w = bin.end() - static_cast<double>(bin.smallest);
-    const double c = std::fma(0.5, w, static_cast<double>(bin.smallest));
-    const double multiple = std::floor(c / narrowest);
-    if (size() == 0) {
-      count.push_back(0);
-    }
-    if (size() != 0 && multiple == last_multiple_) {
+  void add(const magnitude_bin& bin, double narrowest) {
+    const double w = value_bin{.smallest = bin.smallest}.end() - static_cast<double>(bin.smallest);
+    // Half of a power of two is exact: the sum is rounded once.
+    const double c = static_cast<double>(bin.smallest) + 0.5 * w;
+    if (size() != 0 && (c < surely_joined_ || std::floor(c / narrowest) == last_multiple_)) {
       end.back() = bin.largest;
-      count.back() += bin.count;
+      count.back() += static_cast<double>(bin.count);
       return;
     }
-    last_multiple_ = multiple;
-    centre.push_back(w < narrowest ? (multiple + 0.5) * narrowest : c);
+    last_multiple_ = std::floor(c / narrowest);
+    // Far enough below the next multiple, the rounded quotient is below it, too; centres ascend.
+    surely_joined_ = rounded_product(last_multiple_ + 1.0, narrowest) * (1.0 - 0x1p-50);
+    if (size() == 0) {
+      count.push_back(0.0);
+    }
+    centre.push_back(w < narrowest ? (last_multiple_ + 0.5) * narrowest : c);
     width.push_back((std::max)(w, narrowest));
     end.push_back(bin.largest);
-    count.push_back(count.back() + bin.count);
+    count.push_back(count.back() + static_cast<double>(bin.count));
   }
-  /// Fills in the sums of widths and information after the last add().
-  void finish() {
+  /// Fills in the sums of widths and information, logarithms and places after the last add().
+  void finish(double narrowest) {
     extent.assign(1, 0.0);
     information.assign(1, 0.0);
-    std::vector<double> logs;
-    logs.reserve(size());
+    std::vector<double> logs(size());
+    log_count.resize(size());
+    log_width = width;
     for (std::size_t i = 0; i < size(); ++i) {
-      logs.push_back(static_cast<double>(count_of(i)) / width[i]);
+      log_count[i] = count_of(i);
+      logs[i] = log_count[i] / width[i];
     }
-    active<kernels::exponential_kernels>().log(logs.data(), logs.size());
+    const auto& kernels = active<kernels::exponential_kernels>();
+    kernels.log(logs.data(), logs.size());
+    kernels.log(log_count.data(), log_count.size());
+    kernels.log(log_width.data(), log_width.size());
     for (std::size_t i = 0; i < size(); ++i) {
       extent.push_back(extent.back() + width[i]);
-      information.push_back(information.back() +
-                            rounded_product(static_cast<double>(count_of(i)), logs[i]));
+      information.push_back(information.back() + rounded_product(count_of(i), logs[i]));
     }
+    find_places(narrowest);
   }
   /// How many of the first `last` bins have their centre below `bound`; the first `first` are known
   /// to.
   [[nodiscard]] std::size_t below(double bound, std::size_t first,
                                   std::size_t last) const noexcept {
-    return static_cast<std::size_t>(
-        std::lower_bound(centre.begin() + static_cast<std::ptrdiff_t>(first),
-                         centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
-        centre.begin());
+    const double place = bound * per_place_;
+    if (!(place < static_cast<double>(places_.size()))) {
+      return static_cast<std::size_t>(
+          std::lower_bound(centre.begin() + static_cast<std::ptrdiff_t>(first),
+                           centre.begin() + static_cast<std::ptrdiff_t>(last), bound) -
+          centre.begin());
+    }
+    // A step or two from there: bins are about as wide as places.
+    std::size_t i = place > 0.0 ? places_[static_cast<std::size_t>(place)] : 0;
+    i = (std::min)((std::max)(i, first), last);
+    while (i > first && !(centre[i - 1] < bound)) {
+      --i;
+    }
+    while (i < last && centre[i] < bound) {
+      ++i;
+    }
+    return i;
   }
 
  private:
+  /// Notes how many bins have their centre below each multiple of `narrowest`, as far as bins are
+  /// dense.
+  void find_places(double narrowest) {
+    constexpr double most_places = 8192.0;
+    if (size() == 0) {
+      return;
+    }
+    per_place_ = 1.0 / narrowest;
+    const double end_place = (std::min)(most_places, centre.back() * per_place_ + 1.0);
+    places_.resize(static_cast<std::size_t>(end_place));
+    std::size_t i = 0;
+    for (std::size_t place = 0; place < places_.size(); ++place) {
+      const double bound = static_cast<double>(place) * narrowest;
+      while (i < size() && centre[i] < bound) {
+        ++i;
+      }
+      places_[place] = static_cast<std::uint32_t>(i);
+    }
+  }
+
   double last_multiple_ = -1.0;
+  double surely_joined_ = 0.0;  // all centres below this round down to last_multiple_
+  double per_place_ = 0.0;
+  std::vector<std::uint32_t> places_;
 };
 
 /// How many bins of the narrowest width kept span the reference magnitude.
@@ -39326,27 +39380,23 @@ class divergence_search {
  public:
   divergence_search(std::span<const value_bin> bins, value_range range, quant_scheme scheme)
       : range_(range), scheme_(scheme) {
-    // Symmetric schemes treat both signs alike.
-    const std::vector<value_bin> merged =
-        scheme.symmetric ? magnitudes(bins) : std::vector<value_bin>(bins.begin(), bins.end());
-    const double largest = reference_magnitude(merged, range);
+    std::vector<magnitude_bin> of_sign[2];
+    take_bins(bins, of_sign);
+    const double largest = reference_magnitude(of_sign, range);
     const double narrowest = largest / divergence_bins;
     const double steps = static_cast<double>(scheme.levels.qmax) - scheme.levels.qmin;
     const double levels = scheme.symmetric ? std::floor(steps / 2.0) : steps;
     smallest_clip_ = (std::min)(levels / divergence_bins, 1.0) * largest;
-    for (const value_bin& bin : merged) {
-      if (!bin.negative && bin.smallest > 0.0F) {
-        sides_[1].add(bin, narrowest);
-      }
-    }
-    for (std::size_t i = merged.size(); i-- > 0;) {
-      if (merged[i].negative && merged[i].smallest > 0.0F) {
-        sides_[0].add(merged[i], narrowest);
+    for (std::size_t s = 0; s < 2; ++s) {
+      for (const magnitude_bin& bin : of_sign[s]) {
+        if (bin.smallest > 0.0F) {
+          sides_[s].add(bin, narrowest);
+        }
       }
     }
     for (divergence_side& side : sides_) {
-      side.finish();
-      total_ += side.size() == 0 ? 0 : side.count.back();
+      side.finish(narrowest);
+      total_ += side.size() == 0 ? 0.0 : side.count.back();
     }
   }
 
@@ -39365,12 +39415,12 @@ class divergence_search {
     if (candidates.empty()) {
       return {0.0, 0.0};
     }
-    // From the largest down, so that of two equally good candidates the one that clips less wins.
     // Below smallest_clip_, levels would be narrower than the bins, which then tell nothing.
+    const auto above = std::lower_bound(candidates.begin(), candidates.end() - 1, smallest_clip_);
+    candidates.erase(candidates.begin(), above);
+    find_sufficient(candidates);
+    // From the largest down, so that of two equally good candidates the one that clips less wins.
     for (std::size_t i = candidates.size(); i-- > 0;) {
-      if (candidates[i] < smallest_clip_ && i + 1 < candidates.size()) {
-        break;
-      }
       const double divergence = of_clip(candidates[i], best.divergence);
       if (divergence < best.divergence) {
         best = {candidates[i], divergence};
@@ -39380,27 +39430,78 @@ class divergence_search {
   }
 
  private:
+  /// The bins of each sign that are not zeros, ascending in magnitude. Symmetric schemes treat both
+  /// signs alike: bins of the same magnitudes become one.
+  void take_bins(std::span<const value_bin> bins, std::vector<magnitude_bin> (&of_sign)[2]) const {
+    const auto take = [](const value_bin& bin, std::vector<magnitude_bin>& to) {
+      if (bin.largest > 0.0F) {
+        to.push_back({bin.smallest, bin.largest, bin.count});
+      }
+    };
+    for (std::vector<magnitude_bin>& side : of_sign) {
+      side.reserve(bins.size());
+    }
+    for (std::size_t i = bins.size(); i-- > 0;) {
+      if (bins[i].negative) {
+        take(bins[i], of_sign[0]);
+      }
+    }
+    for (const value_bin& bin : bins) {
+      if (!bin.negative) {
+        take(bin, of_sign[1]);
+      }
+    }
+    if (!scheme_.symmetric || of_sign[0].empty()) {
+      return;
+    }
+    std::vector<magnitude_bin> both;
+    both.reserve(of_sign[0].size() + of_sign[1].size());
+    auto above = of_sign[1].begin();
+    for (magnitude_bin bin : of_sign[0]) {
+      for (; above != of_sign[1].end() && above->smallest < bin.smallest; ++above) {
+        both.push_back(*above);
+      }
+      if (above != of_sign[1].end() && above->smallest == bin.smallest) {
+        bin.largest = (std::max)(bin.largest, above->largest);
+        bin.count += above->count;
+        ++above;
+      }
+      both.push_back(bin);
+    }
+    both.insert(both.end(), above, of_sign[1].end());
+    of_sign[0].clear();
+    of_sign[1] = std::move(both);
+  }
+
   /// The largest magnitude, halved as long as at most 1e-4 of the values that are not zero are
   /// larger than the half: a few values far out do not decide how narrow the bins of all others
   /// are.
-  [[nodiscard]] static double reference_magnitude(std::span<const value_bin> bins,
+  [[nodiscard]] static double reference_magnitude(const std::vector<magnitude_bin> (&of_sign)[2],
                                                   value_range range) noexcept {
     double largest = static_cast<double>((std::max)(-range.lower, range.upper));
     std::uint64_t all = 0;
-    for (const value_bin& bin : bins) {
-      all += bin.largest > 0.0F ? bin.count : 0;
+    for (const std::vector<magnitude_bin>& side : of_sign) {
+      for (const magnitude_bin& bin : side) {
+        all += bin.count;
+      }
     }
-    while (largest > 0.0) {
-      std::uint64_t beyond = 0;
-      for (const value_bin& bin : bins) {
-        beyond += static_cast<double>(bin.largest) > largest / 2.0 ? bin.count : 0;
+    if (all == 0) {
+      return 0.0;
+    }
+    // Bins ascend: those beyond half a magnitude follow downwards on those beyond the magnitude.
+    std::uint64_t beyond = 0;
+    std::size_t rest[2] = {of_sign[0].size(), of_sign[1].size()};
+    for (;; largest /= 2.0) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        while (rest[s] != 0 &&
+               static_cast<double>(of_sign[s][rest[s] - 1].largest) > largest / 2.0) {
+          beyond += of_sign[s][--rest[s]].count;
+        }
       }
       if (beyond > all / 10000) {
-        break;
+        return largest;
       }
-      largest /= 2.0;
     }
-    return largest;
   }
 
   /// How many bins of a side end at or below a clip value.
@@ -39409,9 +39510,38 @@ class divergence_search {
                                     side.end.begin());
   }
 
-  /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit`.
+  /// Tries a few candidates, so that bounds rule out most of the others, also those that are looked
+  /// at before the best one.
+  void find_sufficient(std::span<const double> candidates) {
+    std::size_t first = 0;
+    std::size_t last = candidates.size();
+    std::size_t best = last - 1;
+    for (std::size_t step : {64U, 16U, 4U}) {
+      double least = std::numeric_limits<double>::infinity();
+      for (std::size_t i = last; i > first; i -= (std::min)(step, i - first)) {
+        const double divergence = of_clip(candidates[i - 1], least);
+        if (divergence < least) {
+          least = divergence;
+          best = i - 1;
+        }
+      }
+      sufficient_ = (std::min)(sufficient_, least);
+      first = best - (std::min)(best, step);
+      last = (std::min)(candidates.size(), best + step + 1);
+    }
+  }
+  /// Whether a lower bound of total * divergence shows that the computed divergence exceeds that of
+  /// a candidate already known. Either is a sum of fewer than 2^16 terms whose partial sums are
+  /// below 2^8 for each value: rounding changes it by less than 2^-29.
+  [[nodiscard]] bool is_hopeless(double bound) const noexcept {
+    return bound > rounded_product(sufficient_ + 1e-8, total_);
+  }
+
+  /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit` or that
+  /// of another candidate.
   [[nodiscard]] double of_clip(double clip, double limit) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
+    const auto& kernels = active<kernels::exponential_kernels>();
     const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
     const double upper = (std::min)(clip, static_cast<double>(range_.upper));
     const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
@@ -39422,93 +39552,160 @@ class divergence_search {
 
     std::size_t kept_count[2];
     double kept = 0.0;
+    double tails[2];
     for (int s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
       kept_count[s] = kept_bins(side, clip);
-      kept += kept_count[s] == 0 ? 0.0 : static_cast<double>(side.count[kept_count[s]]);
-    }
-    const double total = static_cast<double>(total_);
-    double sum = rounded_product(total, portable_log(kept / total));
-    // P adds the clipped values to the last bin of their side; Q does not have them.
-    for (int s = 0; s < 2; ++s) {
-      const divergence_side& side = sides_[s];
-      const double tail = side.size() == 0
-                              ? 0.0
-                              : static_cast<double>(side.count.back() - side.count[kept_count[s]]);
-      if (tail == 0.0) {
-        continue;
-      }
-      if (kept_count[s] == 0) {
+      kept += kept_count[s] == 0 ? 0.0 : side.count[kept_count[s]];
+      tails[s] = side.size() == 0 ? 0.0 : side.count.back() - side.count[kept_count[s]];
+      if (tails[s] != 0.0 && kept_count[s] == 0) {
         return infinity;  // no bin is left to take the clipped values
-      }
-      const std::size_t last = kept_count[s] - 1;
-      const double level = std::floor(side.centre[last] / scale + 0.5);
-      const std::size_t first = side.below((level - 0.5) * scale, 0, kept_count[s]);
-      double mass = static_cast<double>(side.count[kept_count[s]] - side.count[first]);
-      double extent = side.extent[kept_count[s]] - side.extent[first];
-      const divergence_side& other = sides_[1 - s];
-      if (level == 0.0 && kept_count[1 - s] != 0) {  // level 0 has bins of both sides
-        const std::size_t shared = other.below(0.5 * scale, 0, kept_count[1 - s]);
-        mass += static_cast<double>(other.count[shared]);
-        extent += other.extent[shared];
-      }
-      const double count = static_cast<double>(side.count_of(last));
-      const double with_tail = count + tail;
-      sum += rounded_product(with_tail, portable_log(with_tail)) -
-             rounded_product(count, portable_log(count));
-      sum -= rounded_product(tail, portable_log(side.width[last]) + portable_log(mass / extent));
-      // The divergence of the coarser distribution with two events, the last bin and everything
-      // else, is a lower bound.
-      const double p = with_tail / total;
-      const double q = (std::min)(mass / extent * side.width[last] / kept, 1.0);
-      const double rest =
-          p < 1.0 && q < 1.0 ? rounded_product(1.0 - p, portable_log((1.0 - p) / (1.0 - q))) : 0.0;
-      if (rounded_product(p, portable_log(p / q)) + rest > limit) {
-        return infinity;
       }
     }
     // Level 0 holds bins of both sides.
     std::size_t first[2];
-    double mass = 0.0;
-    double extent = 0.0;
+    double mass_of_zero = 0.0;
+    double extent_of_zero = 0.0;
     for (int s = 0; s < 2; ++s) {
       first[s] = sides_[s].below(0.5 * scale, 0, kept_count[s]);
       if (first[s] != 0) {
-        mass += static_cast<double>(sides_[s].count[first[s]]);
-        extent += sides_[s].extent[first[s]];
+        mass_of_zero += sides_[s].count[first[s]];
+        extent_of_zero += sides_[s].extent[first[s]];
       }
     }
-    sum -= mass > 0.0 ? rounded_product(mass, portable_log(mass / extent)) : 0.0;
-    for (int s = 0; s < 2; ++s) {
+    // All logarithms that are not those of levels are taken at once.
+    struct clipped_side {
+      double p;
+      double q;
+      double density;
+    };
+    clipped_side clipped[2];
+    constexpr std::size_t of_side = 4;
+    double logs[2 + 2 * of_side];
+    std::fill(std::begin(logs), std::end(logs), 1.0);
+    logs[0] = kept / total_;
+    logs[1] = mass_of_zero > 0.0 ? mass_of_zero / extent_of_zero : 1.0;
+    for (std::size_t s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
-      sum += kept_count[s] == 0 ? 0.0 : side.information[kept_count[s]];
-      masses_.clear();
-      logs_.clear();
-      for (double level = 1.0; first[s] < kept_count[s]; ++level) {
-        const std::size_t next = side.below((level + 0.5) * scale, first[s], kept_count[s]);
-        if (next > first[s]) {
-          const double m = static_cast<double>(side.count[next] - side.count[first[s]]);
-          masses_.push_back(m);
-          logs_.push_back(m / (side.extent[next] - side.extent[first[s]]));
-        }
-        first[s] = next;
+      if (tails[s] == 0.0) {
+        continue;
       }
-      active<kernels::exponential_kernels>().log(logs_.data(), logs_.size());
-      for (std::size_t i = 0; i < logs_.size(); ++i) {
-        sum -= rounded_product(masses_[i], logs_[i]);
+      const std::size_t last = kept_count[s] - 1;
+      const double level = std::floor(side.centre[last] / scale + 0.5);
+      const std::size_t begin = side.below((level - 0.5) * scale, 0, kept_count[s]);
+      double mass = side.count[kept_count[s]] - side.count[begin];
+      double extent = side.extent[kept_count[s]] - side.extent[begin];
+      if (level == 0.0 && first[1 - s] != 0) {  // level 0 has bins of both sides
+        mass += sides_[1 - s].count[first[1 - s]];
+        extent += sides_[1 - s].extent[first[1 - s]];
+      }
+      clipped_side& c = clipped[s];
+      const double with_tail = side.count_of(last) + tails[s];
+      c.p = with_tail / total_;
+      c.density = mass / extent;
+      c.q = (std::min)(c.density * side.width[last] / kept, 1.0);
+      double* const own = logs + 2 + of_side * s;
+      own[0] = with_tail;
+      own[1] = c.density;
+      own[2] = c.p / c.q;
+      own[3] = c.p < 1.0 && c.q < 1.0 ? (1.0 - c.p) / (1.0 - c.q) : 1.0;
+    }
+    kernels.log(logs, std::size(logs));
+    double sum = rounded_product(total_, logs[0]);
+    // P adds the clipped values to the last bin of their side; Q does not have them.
+    for (std::size_t s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      if (tails[s] == 0.0) {
+        continue;
+      }
+      const clipped_side& c = clipped[s];
+      const double* const own = logs + 2 + of_side * s;
+      const std::size_t last = kept_count[s] - 1;
+      const double count = side.count_of(last);
+      sum +=
+          rounded_product(count + tails[s], own[0]) - rounded_product(count, side.log_count[last]);
+      sum -= rounded_product(tails[s], side.log_width[last] + own[1]);
+      // The divergence of the coarser distribution with two events, the last bin and everything
+      // else, is a lower bound.
+      const double rest = c.p < 1.0 && c.q < 1.0 ? rounded_product(1.0 - c.p, own[3]) : 0.0;
+      if (rounded_product(c.p, own[2]) + rest > limit) {
+        return infinity;
       }
     }
-    return (std::max)(sum / total, 0.0);
+    sum -= mass_of_zero > 0.0 ? rounded_product(mass_of_zero, logs[1]) : 0.0;
+    // The information of a level's bins is no less than that of the level as one bin (the log sum
+    // inequality): what the first levels have is a lower bound.
+    double bound = sum;
+    for (std::size_t s = 0; s < 2; ++s) {
+      bound += first[s] == 0 ? 0.0 : sides_[s].information[first[s]];
+    }
+    std::size_t count_of_levels[2] = {0, 0};
+    for (std::size_t s = 0; s < 2; ++s) {
+      const divergence_side& side = sides_[s];
+      masses_[s].resize(kept_count[s] + 1);
+      logs_[s].resize(kept_count[s] + 1);
+      std::size_t n = 0;
+      double level = 1.0;
+      for (std::size_t at = first[s]; at < kept_count[s];) {
+        if (is_hopeless(bound)) {
+          return infinity;
+        }
+        const std::size_t begin = at;
+        const std::size_t begin_of_logs = n;
+        for (; at < kept_count[s] && n < begin_of_logs + levels_at_once; ++level) {
+          const std::size_t next = side.below((level + 0.5) * scale, at, kept_count[s]);
+          const double mass = side.count[next] - side.count[at];
+          masses_[s][n] = mass;
+          logs_[s][n] = mass / (side.extent[next] - side.extent[at]);
+          n += next > at ? 1 : 0;
+          at = next;
+        }
+        kernels.log(logs_[s].data() + begin_of_logs, n - begin_of_logs);
+        bound += side.information[at] - side.information[begin];
+        bound -= product_sum(masses_[s].data() + begin_of_logs, logs_[s].data() + begin_of_logs,
+                             n - begin_of_logs);
+      }
+      count_of_levels[s] = n;
+    }
+    if (is_hopeless(bound)) {
+      return infinity;
+    }
+    for (std::size_t s = 0; s < 2; ++s) {
+      sum += kept_count[s] == 0 ? 0.0 : sides_[s].information[kept_count[s]];
+      for (std::size_t i = 0; i < count_of_levels[s]; ++i) {
+        sum -= rounded_product(masses_[s][i], logs_[s][i]);
+      }
+    }
+    return (std::max)(sum / total_, 0.0);
   }
+  /// The sum of a[i] * b[i] in an order that does not wait for each addition.
+  [[nodiscard]] static double product_sum(const double* a, const double* b,
+                                          std::size_t n) noexcept {
+    double sums[4] = {};
+    std::size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+      for (std::size_t k = 0; k < 4; ++k) {
+        sums[k] += a[i + k] * b[i + k];
+      }
+    }
+    for (; i < n; ++i) {
+      sums[0] += a[i] * b[i];
+    }
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+
+  static constexpr std::size_t levels_at_once = 16;
 
   value_range range_;
   quant_scheme scheme_;
   divergence_side sides_[2];  // negative, positive
   double smallest_clip_ = 0.0;
-  std::uint64_t total_ = 0;
-  // Of the levels of one side: the counts, and the logarithms of counts / widths.
-  std::vector<double> masses_;
-  std::vector<double> logs_;
+  double total_ = 0.0;
+  // A divergence that a candidate is known to have.
+  double sufficient_ = std::numeric_limits<double>::infinity();
+  // Of the levels of each side: the counts, and the logarithms of counts / widths.
+  std::vector<double> masses_[2];
+  std::vector<double> logs_[2];
 };
 
 }  // namespace detail

@@ -611,33 +611,33 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
 template <bin_content kContent>
 std::vector<value_bin> basic_histogram<kContent>::bins() const {
   require_finite();
-  std::size_t below_count = 0;
+  // Positions ascend with the magnitude, except that those of the smallest magnitudes come last.
   std::size_t count = 0;
+  std::size_t below_count = 0;
+  std::size_t smallest_below = 0;
+  std::size_t smallest_above = 0;
   for_each_entry([&](std::uint32_t position, const entry&) {
     below_count += (position & negative) != 0 ? 1U : 0U;
+    smallest_below += position == (negative | window) ? 1U : 0U;
+    smallest_above += position == window ? 1U : 0U;
     ++count;
   });
-  std::vector<value_bin> below;  // from the smallest magnitude up
-  std::vector<value_bin> above;
-  below.reserve(count + 1);
-  above.reserve(count - below_count);
+  const std::size_t zeros = count_zero_ != 0 ? 1 : 0;
+  std::vector<value_bin> all(count + zeros);
+  if (zeros != 0) {
+    all[below_count].count = count_zero_;
+  }
+  std::size_t below = below_count - smallest_below;
+  std::size_t above = below_count + zeros + smallest_above;
   for_each_entry([&](std::uint32_t position, const entry& e) {
-    const value_bin bin = bin_at(position, e);
-    std::vector<value_bin>& side = bin.negative ? below : above;
-    if ((position & (negative - 1U)) >= window) {  // last by position, first by magnitude
-      side.insert(side.begin(), bin);
+    const bool is_negative = (position & negative) != 0;
+    if ((position & (negative - 1U)) >= window) {
+      all[is_negative ? below_count - 1 : below_count + zeros] = bin_at(position, e);
     } else {
-      side.push_back(bin);
+      all[is_negative ? --below : above++] = bin_at(position, e);
     }
   });
-  std::reverse(below.begin(), below.end());
-  if (count_zero_ != 0) {
-    value_bin zero;
-    zero.count = count_zero_;
-    below.push_back(zero);
-  }
-  below.insert(below.end(), above.begin(), above.end());
-  return below;
+  return all;
 }
 
 template <bin_content kContent>

@@ -43,7 +43,9 @@ struct value_bin {
   /// Where the next bin of a histogram would begin; for the last bin of all floats this is beyond
   /// them.
   [[nodiscard]] double end() const noexcept {
-    return static_cast<double>(smallest) + std::ldexp(unit(), kernels::bin_dropped_bits);
+    // The product of powers of two is exact.
+    constexpr double units = std::uint64_t{1} << kernels::bin_dropped_bits;
+    return static_cast<double>(smallest) + units * unit();
   }
 
   /// The interval of values x (with their sign) that the bin may hold. It is a single value if that
@@ -120,6 +122,7 @@ inline void require_bins_of(std::span<const value_bin> bins, value_range range, 
 /// that hold the same magnitudes become one.
 [[nodiscard]] inline std::vector<value_bin> magnitudes(std::span<const value_bin> bins) {
   std::vector<value_bin> result;
+  result.reserve(bins.size());
   const auto nonnegative =
       std::find_if(bins.begin(), bins.end(), [](const value_bin& bin) { return !bin.negative; });
   auto below = nonnegative;  // negative bins, walked from the smallest magnitude up
