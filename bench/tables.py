@@ -103,23 +103,28 @@ OTHERS = {
 }
 
 
+def run_steps(steps):
+    """Runs commands one after the other; the first that fails ends the program with its output."""
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"tables.py: {' '.join(map(str, step))}:\n{done.stdout}{done.stderr}")
+
+
 def program_of(table, options):
     """The command that runs a table's program."""
     build = pathlib.Path(options.build)
     if options.onednn == "system":
-        program = build / "bench" / table.program
-        if not program.exists():
-            sys.exit(f"tables.py: {program} is missing: sh tests/run.sh builds it")
-        return [program]
+        if not (build / "CMakeCache.txt").exists():
+            sys.exit(f"tables.py: {build} has no build: sh tests/run.sh makes one")
+        run_steps([["cmake", "--build", build, "--target", table.program]])
+        return [build / "bench" / table.program]
     if "oneDNN" not in table.title:
         sys.exit(f"tables.py: {options.table} has no column for oneDNN")
     folder = ROOT / "build/onednn"
-    for step in (["sh", ROOT / "cmake/setup.sh", "--onednn", ROOT / "build"],
-                 ["cmake", "-S", ROOT, "-B", build, f"-DDETENT_NEWEST_ONEDNN={folder}"],
-                 ["cmake", "--build", build, "--target", f"{table.program}_newest_onednn"]):
-        done = subprocess.run(step, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"tables.py: {' '.join(map(str, step))}:\n{done.stdout}{done.stderr}")
+    run_steps([["sh", ROOT / "cmake/setup.sh", "--onednn", ROOT / "build"],
+               ["cmake", "-S", ROOT, "-B", build, f"-DDETENT_NEWEST_ONEDNN={folder}"],
+               ["cmake", "--build", build, "--target", f"{table.program}_newest_onednn"]])
     (loader,) = folder.glob("usr/lib/*/ld-linux-*")
     system = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, env={"PATH": "/sbin:/usr/sbin"}).stdout
     libraries = [loader.parent, *dict.fromkeys(str(pathlib.Path(path).parent) for path in re.findall("=> (/.*)", system))]

@@ -387,7 +387,8 @@ plain_result plain_search(const std::vector<value_bin>& all, detent::value_range
 
 }  // namespace
 
-TEST_CASE("kl: bounds leave out no best candidate, neither of equally good ones") {
+TEST_CASE(
+    "kl: bounds leave out no best candidate, and the larger of equally good clip values wins") {
   random_source random(4);
   INFO("seed ", random.seed());
   for (int round = 0; round < 120; ++round) {

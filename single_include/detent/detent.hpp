@@ -15703,8 +15703,8 @@ void multiply(const gemm_u8s8_args& g) noexcept {
 
 /// Whether vectors are faster than tiles, by measurement on a processor that has both.
 [[nodiscard]] HWY_INLINE bool suits_vectors(const gemm_u8s8_args& g) noexcept {
-  // Vectors read the weights of a single row once and efficiently. Each segment is a tile of its
-  // own, which takes as long when it is nearly empty.
+  // Vectors read the weights of a single row once and efficiently. To copy very short segments
+  // takes longer than tiles save.
   constexpr std::size_t short_segment = 8;
   if (g.m == 1 || (g.rows != nullptr && g.k / g.segments <= short_segment)) {
     return true;
@@ -21768,7 +21768,7 @@ template <class T>
   return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
 }
 
-/// The number of pixels of an output block: `wanted` (a multiple of rows_per_task), or fewer if the
+/// The number of pixels of an output block: `wanted` (at least rows_per_task), or fewer if the
 /// output is transposed or consumed and they would leave the cache.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
@@ -21810,7 +21810,11 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
-    std::size_t wanted = (std::max)(pixels_per_block(f.in_channels * sizeof(T)), call_rows);
+    const std::size_t pixels = w.batch * w.in_height * w.in_width;
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (!parallel || pixels >= wanted_tasks * call_rows) {
+      wanted = (std::max)(wanted, call_rows);
+    }
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
@@ -21818,7 +21822,6 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
-    const std::size_t pixels = w.batch * w.in_height * w.in_width;
     const std::size_t block = rows_of_even_tasks(pixels, least_pixels_per_task(f),
                                                  block_of_output(wanted, output), parallel);
     for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {
@@ -39397,6 +39400,7 @@ class divergence_search {
     for (divergence_side& side : sides_) {
       side.finish(narrowest);
       total_ += side.size() == 0 ? 0.0 : side.count.back();
+      margin_ += static_cast<double>(side.size() + 1) * 0x1p-41;
     }
   }
 
@@ -39531,10 +39535,11 @@ class divergence_search {
     }
   }
   /// Whether a lower bound of total * divergence shows that the computed divergence exceeds that of
-  /// a candidate already known. Either is a sum of fewer than 2^16 terms whose partial sums are
-  /// below 2^8 for each value: rounding changes it by less than 2^-29.
+  /// a candidate already known. Either is a sum of at most four terms for each bin, whose partial
+  /// sums are below 2^8 for each value: rounding changes each of the two sums by less than half of
+  /// margin_.
   [[nodiscard]] bool is_hopeless(double bound) const noexcept {
-    return bound > rounded_product(sufficient_ + 1e-8, total_);
+    return bound > rounded_product(sufficient_ + margin_, total_);
   }
 
   /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit` or that
@@ -39656,7 +39661,7 @@ class divergence_search {
           const std::size_t next = side.below((level + 0.5) * scale, at, kept_count[s]);
           const double mass = side.count[next] - side.count[at];
           masses_[s][n] = mass;
-          logs_[s][n] = mass / (side.extent[next] - side.extent[at]);
+          logs_[s][n] = next > at ? mass / (side.extent[next] - side.extent[at]) : 1.0;
           n += next > at ? 1 : 0;
           at = next;
         }
@@ -39701,9 +39706,10 @@ class divergence_search {
   divergence_side sides_[2];  // negative, positive
   double smallest_clip_ = 0.0;
   double total_ = 0.0;
+  double margin_ = 0.0;  // 2^-41 for each bin; a rounding is at most 2^8 * 2^-53 for each term
   // A divergence that a candidate is known to have.
   double sufficient_ = std::numeric_limits<double>::infinity();
-  // Of the levels of each side: the counts, and the logarithms of counts / widths.
+  // Each side has a count for each level, and the logarithm of count / width.
   std::vector<double> masses_[2];
   std::vector<double> logs_[2];
 };
@@ -39727,8 +39733,8 @@ class divergence_search {
 /// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
 /// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
 /// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
-/// largest magnitude do not count. Of all other candidates most are ruled out by a lower bound of
-/// their divergence.
+/// largest magnitude do not count. A lower bound of the divergence rules out most other candidates
+/// early, which does not change the result.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
 /// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with

@@ -177,7 +177,7 @@ template <class T>
   return {data, f.out_channels, w.out_height(f) * w.out_width(f), w.output_layout};
 }
 
-/// The number of pixels of an output block: `wanted` (a multiple of rows_per_task), or fewer if the
+/// The number of pixels of an output block: `wanted` (at least rows_per_task), or fewer if the
 /// output is transposed or consumed and they would leave the cache.
 template <class T>
 [[nodiscard]] std::size_t block_of_output(std::size_t wanted,
@@ -219,7 +219,11 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   }
   if (is_matrix(f, w)) {
     const image_batch<const T> images = input_images<T>(f, w, input);
-    std::size_t wanted = (std::max)(pixels_per_block(f.in_channels * sizeof(T)), call_rows);
+    const std::size_t pixels = w.batch * w.in_height * w.in_width;
+    std::size_t wanted = pixels_per_block(f.in_channels * sizeof(T));
+    if (!parallel || pixels >= wanted_tasks * call_rows) {
+      wanted = (std::max)(wanted, call_rows);
+    }
     if (images.planar && !parallel) {
       // Planes are read faster in longer stretches; with threads, more tasks are worth more.
       wanted = (std::max)(wanted, 4 * rows_per_task);
@@ -227,7 +231,6 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
     if (f.size() * sizeof(T) > weights_of_cache && !parallel) {
       wanted = (std::max)(wanted, 4 * rows_per_task);  // each block reads all weights from memory
     }
-    const std::size_t pixels = w.batch * w.in_height * w.in_width;
     const std::size_t block = rows_of_even_tasks(pixels, least_pixels_per_task(f),
                                                  block_of_output(wanted, output), parallel);
     for_row_blocks(pixels, block, parallel, [&](std::size_t first, std::size_t count) {

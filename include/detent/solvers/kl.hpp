@@ -168,6 +168,7 @@ class divergence_search {
     for (divergence_side& side : sides_) {
       side.finish(narrowest);
       total_ += side.size() == 0 ? 0.0 : side.count.back();
+      margin_ += static_cast<double>(side.size() + 1) * 0x1p-41;
     }
   }
 
@@ -302,10 +303,11 @@ class divergence_search {
     }
   }
   /// Whether a lower bound of total * divergence shows that the computed divergence exceeds that of
-  /// a candidate already known. Either is a sum of fewer than 2^16 terms whose partial sums are
-  /// below 2^8 for each value: rounding changes it by less than 2^-29.
+  /// a candidate already known. Either is a sum of at most four terms for each bin, whose partial
+  /// sums are below 2^8 for each value: rounding changes each of the two sums by less than half of
+  /// margin_.
   [[nodiscard]] bool is_hopeless(double bound) const noexcept {
-    return bound > rounded_product(sufficient_ + 1e-8, total_);
+    return bound > rounded_product(sufficient_ + margin_, total_);
   }
 
   /// The divergence for a clip value, or infinity as soon as it is known to exceed `limit` or that
@@ -427,7 +429,7 @@ class divergence_search {
           const std::size_t next = side.below((level + 0.5) * scale, at, kept_count[s]);
           const double mass = side.count[next] - side.count[at];
           masses_[s][n] = mass;
-          logs_[s][n] = mass / (side.extent[next] - side.extent[at]);
+          logs_[s][n] = next > at ? mass / (side.extent[next] - side.extent[at]) : 1.0;
           n += next > at ? 1 : 0;
           at = next;
         }
@@ -472,9 +474,10 @@ class divergence_search {
   divergence_side sides_[2];  // negative, positive
   double smallest_clip_ = 0.0;
   double total_ = 0.0;
+  double margin_ = 0.0;  // 2^-41 for each bin; a rounding is at most 2^8 * 2^-53 for each term
   // A divergence that a candidate is known to have.
   double sufficient_ = std::numeric_limits<double>::infinity();
-  // Of the levels of each side: the counts, and the logarithms of counts / widths.
+  // Each side has a count for each level, and the logarithm of count / width.
   std::vector<double> masses_[2];
   std::vector<double> logs_[2];
 };
@@ -498,8 +501,8 @@ class divergence_search {
 /// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
 /// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
 /// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
-/// largest magnitude do not count. Of all other candidates most are ruled out by a lower bound of
-/// their divergence.
+/// largest magnitude do not count. A lower bound of the divergence rules out most other candidates
+/// early, which does not change the result.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
 /// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with

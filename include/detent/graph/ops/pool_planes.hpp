@@ -38,7 +38,7 @@ struct plane_axis {
   }
   /// The number of pixels from the first to the last that a window covers.
   [[nodiscard]] std::size_t reach() const noexcept { return (kernel - 1) * dilation + 1; }
-  /// The number of pixels from the begin of the padding to the end of the last window.
+  /// The number of pixels from the beginning of the padding to the end of the last window.
   [[nodiscard]] std::size_t covered() const noexcept { return (out - 1) * stride + reach(); }
   /// How many taps of window i lie within the input or, with `padded`, within the input or its
   /// padding. Taps behind the padding exist only in ceil mode.
@@ -74,21 +74,54 @@ struct plane_windows {
       return false;
     }
     const plane_windows v(in, out, w);
-    return v.x.out >= least_line && v.x.stride <= 2 && v.y.reach() <= v.y.in &&
+    // Lines between far taps would be copied for nothing.
+    const bool is_dense = v.y.reach() <= 2 * v.y.kernel;
+    return v.x.out >= least_line && v.x.stride <= 2 && v.y.reach() <= v.y.in && is_dense &&
            v.x.reach() <= v.x.in && v.y.kernel <= most_taps && v.x.kernel <= most_taps / v.y.kernel;
+  }
+
+  /// The length of a line with its padding.
+  [[nodiscard]] std::size_t pitch() const noexcept {
+    return (std::max)(x.covered(), x.before + x.in);
+  }
+  /// The number of lines of results that are computed at a time: as many as leave room for what
+  /// they read in the first-level cache.
+  [[nodiscard]] std::size_t lines_of_slice() const noexcept {
+    constexpr std::size_t most_pixels = std::size_t{1} << 12;
+    return (std::min)(y.out, 1 + most_pixels / (pitch() * y.stride));
+  }
+  /// The number of slices that make up a plane.
+  [[nodiscard]] std::size_t slices() const noexcept {
+    const std::size_t lines = lines_of_slice();
+    return (y.out + lines - 1) / lines;
+  }
+};
+
+/// How many taps of each window count, along either axis.
+struct counted_taps {
+  std::pmr::vector<std::size_t> y, x;
+
+  /// With `padded`, taps in the padding count.
+  counted_taps(const plane_windows& windows, bool padded, std::pmr::memory_resource* memory)
+      : y(windows.y.out, 0, memory), x(windows.x.out, 0, memory) {
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] = windows.y.taps_inside(i, padded);
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = windows.x.taps_inside(i, padded);
+    }
   }
 };
 
 /// The averages of windows in planes, slices of a few lines at a time.
 class plane_averages {
  public:
-  plane_averages(const operator_context& c, const plane_windows& windows)
+  plane_averages(const operator_context& c, const plane_windows& windows,
+                 const counted_taps& counts)
       : windows_(windows),
-        count_padding_(c.n().get_int("count_include_pad", 0) != 0),
-        pitch_((std::max)(windows.x.covered(), windows.x.before + windows.x.in)),
-        // As many lines as leave room in the first cache.
-        most_lines_((std::min)(
-            windows.y.out, std::size_t{1} + (std::size_t{1} << 12) / (pitch_ * windows.y.stride))),
+        counts_(counts),
+        pitch_(windows.pitch()),
+        most_lines_(windows.lines_of_slice()),
         padded_((most_lines_ - 1) * windows.y.stride * pitch_ + windows.y.reach() * pitch_, 0.0F,
                 c.memory),
         taps_(c.memory),
@@ -100,10 +133,6 @@ class plane_averages {
     }
   }
 
-  /// The number of slices that make up a plane.
-  [[nodiscard]] std::size_t slices() const noexcept {
-    return (windows_.y.out + most_lines_ - 1) / most_lines_;
-  }
   /// Computes the lines of a slice of a plane. `out` is where the plane of results begins.
   void run(const float* plane, std::size_t slice, float* out) {
     const std::size_t first = slice * most_lines_;
@@ -131,19 +160,25 @@ class plane_averages {
       }
     }
   }
-  /// Finds what the sums of some lines of windows are multiplied by, for all planes the same.
+  /// Computes 1 / counted taps for the windows of some lines, which does not depend on the plane.
+  /// Most lines have as many taps as the line before.
   void find_factors(std::size_t first, std::size_t lines) {
-    for (std::size_t x = 0; x < windows_.x.out; ++x) {
-      const std::size_t across = windows_.x.taps_inside(x, count_padding_);
-      for (std::size_t y = 0; y < lines; ++y) {
-        const std::size_t taps = across * windows_.y.taps_inside(first + y, count_padding_);
-        factors_[y * windows_.x.out + x] = 1.0 / static_cast<double>(taps);
+    const std::size_t line = windows_.x.out;
+    for (std::size_t y = 0; y < lines; ++y) {
+      double* const to = factors_.data() + y * line;
+      const std::size_t down = counts_.y[first + y];
+      if (y > 0 && down == counts_.y[first + y - 1]) {
+        std::copy_n(to - line, line, to);
+        continue;
+      }
+      for (std::size_t x = 0; x < line; ++x) {
+        to[x] = 1.0 / static_cast<double>(counts_.x[x] * down);
       }
     }
   }
 
   const plane_windows& windows_;
-  bool count_padding_;
+  const counted_taps& counts_;
   std::size_t pitch_;
   std::size_t most_lines_;
   std::size_t slice_ = static_cast<std::size_t>(-1);
@@ -162,15 +197,17 @@ inline void run_average_of_planes(operator_context& c) {
       static_cast<std::size_t>(x.dim(0)) * static_cast<std::size_t>(x.dim(1));
   const float* const in = x.data<float>().data();
   float* const out = c.make_output(0).mutable_data<float>().data();
-  for_pieces(
-      c, planes, rows_of(kernel_piece, w.y.out * w.x.out), [&](std::size_t begin, std::size_t end) {
-        plane_averages averages(c, w);
-        for (std::size_t slice = 0; slice < averages.slices(); ++slice) {
-          for (std::size_t plane = begin; plane < end; ++plane) {
-            averages.run(in + plane * w.y.in * w.x.in, slice, out + plane * w.y.out * w.x.out);
-          }
-        }
-      });
+  const counted_taps counts(w, c.n().get_int("count_include_pad", 0) != 0, c.memory);
+  // A slice of all planes comes before the next slice: the planes share the factors.
+  for_pieces(c, w.slices() * planes, rows_of(kernel_piece, w.lines_of_slice() * w.x.out),
+             [&](std::size_t begin, std::size_t end) {
+               plane_averages averages(c, w, counts);
+               for (std::size_t i = begin; i < end; ++i) {
+                 const std::size_t plane = i % planes;
+                 averages.run(in + plane * w.y.in * w.x.in, i / planes,
+                              out + plane * w.y.out * w.x.out);
+               }
+             });
 }
 
 }  // namespace ops

@@ -364,7 +364,8 @@ inline window_attributes whole_image(const shape& in) {
   return w;
 }
 
-/// out[i] = (the sum of all rows[k][i], in double) / divisor, as detail::mean_of_rows() has it.
+/// out[i] = (the sum of all rows[k][i], in double) * (1 / divisor) for floats, and / divisor for
+/// doubles, as detail::mean_of_rows() has it.
 template <class T>
 void mean_of_rows(std::span<const T* const> rows, double divisor, std::span<T> out) {
   if constexpr (std::is_same_v<T, float>) {

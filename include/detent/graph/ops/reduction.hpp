@@ -34,7 +34,8 @@ namespace ops {
 //
 // Each reducer has a total that begins as start() and takes elements with add(); result() turns the
 // total of `count` elements into the result. Those that have add_row() take long rows of floats
-// with it, and those that have add_each() take a float for each of many totals.
+// with it, those that have sum_each() find the totals of several such rows together, and those that
+// have add_each() take a float for each of many totals.
 
 namespace reducers {
 
@@ -44,6 +45,16 @@ using total_of = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double
 
 /// The most rows whose totals are computed together.
 inline constexpr std::size_t rows_together = 16;
+
+/// The length of a row from which on add_row() and sum_each() take less time than add() for each
+/// element. The order of the additions differs, so that a row must go one way everywhere.
+inline constexpr std::size_t long_row = 16;
+
+/// The sums of the squares of rows of `size` floats, at most rows_together of them.
+inline void square_each(const float* x, std::size_t size, std::span<double> totals) {
+  const std::array<double, rows_together> centres{};
+  sum_squares(x, size, std::span(centres).first(totals.size()), totals);
+}
 
 /// The part that most reducers share: a total that begins with 0 and is cast to the result.
 template <class T>
@@ -100,8 +111,7 @@ struct sum_square : summing<T> {
   }
   static void add_row(double& t, std::span<const float> x) { t += square_sum(x); }
   static void sum_each(const float* x, std::size_t size, std::span<double> totals) {
-    const std::array<double, rows_together> centres{};
-    sum_squares(x, size, std::span(centres).first(totals.size()), totals);
+    square_each(x, size, totals);
   }
 };
 
@@ -117,8 +127,7 @@ struct l2 {
   }
   static void add_row(double& t, std::span<const float> x) { t += square_sum(x); }
   static void sum_each(const float* x, std::size_t size, std::span<double> totals) {
-    const std::array<double, rows_together> centres{};
-    sum_squares(x, size, std::span(centres).first(totals.size()), totals);
+    square_each(x, size, totals);
   }
   [[nodiscard]] static T result(double t, std::size_t /*count*/) {
     if constexpr (std::is_integral_v<T>) {
@@ -310,9 +319,8 @@ void add_each(std::span<typename Reducer::total> totals, std::span<const T> row)
 /// Adds the elements of a row to one total.
 template <class Reducer, class T>
 void add_row(typename Reducer::total& total, std::span<const T> row) {
-  constexpr std::size_t few = 16;  // which take less time one by one
   if constexpr (std::is_same_v<T, float> && requires { Reducer::add_row(total, row); }) {
-    if (row.size() >= few) {
+    if (row.size() >= reducers::long_row) {
       Reducer::add_row(total, row);
       return;
     }
@@ -340,9 +348,8 @@ void reduce_rows(const operator_context& c, std::size_t rows, std::size_t size, 
 
 template <class Reducer, class T>
 void reduce(const operator_context& c, const reduction_plan& plan, const T* x, T* y) {
-  constexpr std::size_t few = 16;  // which take less time one by one
   if constexpr (std::is_same_v<T, float> && requires { &Reducer::sum_each; }) {
-    if (plan.row_is_reduced && plan.reduced.size() == 1 && plan.row >= few) {
+    if (plan.row_is_reduced && plan.reduced.size() == 1 && plan.row >= reducers::long_row) {
       return reduce_rows<Reducer>(c, plan.kept.size(), plan.row, x, y);
     }
   }

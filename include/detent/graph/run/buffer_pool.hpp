@@ -33,7 +33,7 @@ class buffer_pool {
   /// releases it. Throws bad_file if the buffer does not fit the limit, also after all kept buffers
   /// have been released.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
-    const std::size_t size = (bytes + 64) / 64 * 64;
+    const std::size_t size = size_for(bytes);
     memory buffer;
     std::size_t capacity = size;
     {
@@ -90,15 +90,22 @@ class buffer_pool {
   [[nodiscard]] bool forget_refusal() const noexcept { return state_->budget.forget_refusal(); }
 
  private:
-  /// Vectors that cross cache lines take twice as long to load and to store. Processors compare
-  /// addresses within a page at first: a load waits for an earlier store that has the same place in
-  /// its page. That happens to each load of an operator that reads a tensor and writes another one
-  /// which begins a little further on in its page, but not if it begins at the same place or, as
-  /// the start of a page is, before it.
+  /// Vectors that cross cache lines take twice as long to load and to store, so that all buffers
+  /// begin on one. Large buffers begin on a page. Processors compare addresses within a page at
+  /// first, and let a load wait for an earlier store at the same place of another page (4K
+  /// aliasing). An operator would wait at each load if its result began a little further on in its
+  /// page than its input. It does not wait if both begin on a page.
   static constexpr std::size_t cache_line = 64;
   static constexpr std::size_t page = 4096;
+  /// From this size on, the rest of a last page is a small part.
+  static constexpr std::size_t large = 16 * page;
+  /// The size of a buffer for a tensor, which is what counts against the limit.
+  [[nodiscard]] static std::size_t size_for(std::size_t bytes) noexcept {
+    const std::size_t lines = (bytes + cache_line) / cache_line * cache_line;
+    return lines < large ? lines : (lines + page - 1) / page * page;
+  }
   [[nodiscard]] static std::align_val_t alignment_of(std::size_t size) noexcept {
-    return std::align_val_t{size < page ? cache_line : page};
+    return std::align_val_t{size < large ? cache_line : page};
   }
   struct release {
     std::align_val_t alignment{cache_line};

@@ -634,8 +634,8 @@ void multiply(const gemm_u8s8_args& g) noexcept {
 
 /// Whether vectors are faster than tiles, by measurement on a processor that has both.
 [[nodiscard]] HWY_INLINE bool suits_vectors(const gemm_u8s8_args& g) noexcept {
-  // Vectors read the weights of a single row once and efficiently. Each segment is a tile of its
-  // own, which takes as long when it is nearly empty.
+  // Vectors read the weights of a single row once and efficiently. To copy very short segments
+  // takes longer than tiles save.
   constexpr std::size_t short_segment = 8;
   if (g.m == 1 || (g.rows != nullptr && g.k / g.segments <= short_segment)) {
     return true;
