@@ -23,11 +23,13 @@ namespace ops {
 
 /// The windows of a pool along one axis of a plane. An axis that is not there has one pixel.
 struct plane_axis {
-  std::size_t in = 1, out = 1;        ///< Pixels and windows.
-  std::size_t kernel = 1;             ///< Taps of a window.
-  std::size_t stride = 1;             ///< Pixels between windows.
-  std::size_t dilation = 1;           ///< Pixels between taps.
-  std::size_t before = 0, after = 0;  ///< Padding.
+  std::size_t in = 1;        ///< Pixels.
+  std::size_t out = 1;       ///< Windows.
+  std::size_t kernel = 1;    ///< Taps of a window.
+  std::size_t stride = 1;    ///< Pixels between windows.
+  std::size_t dilation = 1;  ///< Pixels between taps.
+  std::size_t before = 0;    ///< Pixels of padding before the first pixel.
+  std::size_t after = 0;     ///< Pixels of padding behind the last pixel.
 
   /// Axis i of images of shape `in` and of results of shape `out`.
   [[nodiscard]] static plane_axis of(const shape& in, const shape& out, const window_attributes& w,
@@ -55,7 +57,8 @@ struct plane_axis {
 
 /// The windows of a pool over planes.
 struct plane_windows {
-  plane_axis y, x;
+  plane_axis y;  ///< From line to line.
+  plane_axis x;  ///< Within a line.
 
   /// For images of shape `in` and results of shape `out`, of one or two spatial axes.
   plane_windows(const shape& in, const shape& out, const window_attributes& w)
@@ -99,7 +102,8 @@ struct plane_windows {
 
 /// How many taps of each window count, along either axis.
 struct counted_taps {
-  std::pmr::vector<std::size_t> y, x;
+  std::pmr::vector<std::size_t> y;  ///< For each line of windows.
+  std::pmr::vector<std::size_t> x;  ///< For each window of a line.
 
   /// With `padded`, taps in the padding count.
   counted_taps(const plane_windows& windows, bool padded, std::pmr::memory_resource* memory)
@@ -116,6 +120,7 @@ struct counted_taps {
 /// The averages of windows in planes, slices of a few lines at a time.
 class plane_averages {
  public:
+  /// Windows and counts must outlive it. It has working memory for a slice.
   plane_averages(const operator_context& c, const plane_windows& windows,
                  const counted_taps& counts)
       : windows_(windows),
