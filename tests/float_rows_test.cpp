@@ -56,8 +56,8 @@ void for_each_row(std::uint64_t seed, const Check& check) {
 TEST_CASE("sums of rows have the same bits on all targets") {
   for_each_row(41, [](const std::vector<float>& x, test::random_source& random) {
     const auto centre = static_cast<double>(random.real(-3.0F, 3.0F));
-    const double sum = defined::sum_of_row(x);
-    const double squares = defined::square_sum_of_row(x, centre);
+    const double sum = defined::sum_of_row<float>(x);
+    const double squares = defined::square_sum_of_row<float>(x, centre);
     test::for_each_target([&] {
       const auto& kernels = detent::detail::active<float_row_kernels>();
       double found = 7.0;
@@ -88,8 +88,8 @@ TEST_CASE("what becomes of a row does not depend on the rows beside it") {
       for (std::size_t row = 0; row < rows; ++row) {
         centres[row] = static_cast<double>(random.real(-3.0F, 3.0F));
         const std::span<const float> values(x.data() + row * n, n);
-        sums[row] = defined::sum_of_row(values);
-        squares[row] = defined::square_sum_of_row(values, centres[row]);
+        sums[row] = defined::sum_of_row<float>(values);
+        squares[row] = defined::square_sum_of_row<float>(values, centres[row]);
         if (n > 0) {
           defined::softmax_row(values, softmax.data() + row * n);
           defined::log_softmax_row(values, log_softmax.data() + row * n);
@@ -121,12 +121,12 @@ TEST_CASE("a sum has sixteen parts, which are added in pairs") {
   x[0] = 0x1p53F;
   x[8] = 1.0F;
   x[4] = 1.0F;
-  CHECK(defined::sum_of_row(x) == 0x1p53);  // neither meets the other before the large one
+  CHECK(defined::sum_of_row<float>(x) == 0x1p53);  // neither meets the other before the large one
   x[8] = 0.0F;
   x[12] = 1.0F;
-  CHECK(defined::sum_of_row(x) == 0x1p53 + 2.0);  // part 12 is added to part 4
-  CHECK(defined::sum_of_row({}) == 0.0);
-  CHECK(defined::square_sum_of_row(std::vector<float>{3.0F, 5.0F}, 1.0) == 20.0);
+  CHECK(defined::sum_of_row<float>(x) == 0x1p53 + 2.0);  // part 12 is added to part 4
+  CHECK(defined::sum_of_row<float>({}) == 0.0);
+  CHECK(defined::square_sum_of_row<float>(std::vector<float>{3.0F, 5.0F}, 1.0) == 20.0);
 }
 
 TEST_CASE("largest and smallest values of rows have the same bits on all targets") {

@@ -20,6 +20,7 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/run/buffer_pool.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -117,6 +118,39 @@ TEST_CASE("limits: the memory of all values together, of an executor and of its 
   options.max_memory_bytes = 2 * 41000;
   check_graph_error(error_kind::bad_file, {"If_0", "Concat_b", "memory"},
                     [&] { static_cast<void>(run(with_branch.get(), options, inputs)); });
+}
+
+TEST_CASE(
+    "limits: buffers begin on cache lines, large ones on pages, and count with all their bytes") {
+  constexpr std::size_t page = 4096;
+  // Bytes of a tensor, and what its buffer takes: whole cache lines, from 64 KiB on whole pages.
+  const std::pair<std::size_t, std::size_t> sizes[] = {{0, 64},
+                                                       {1, 64},
+                                                       {63, 64},
+                                                       {64, 128},
+                                                       {4160, 4224},
+                                                       {16 * page - 65, 16 * page - 64},
+                                                       {16 * page - 64, 16 * page},
+                                                       {16 * page - 1, 16 * page},
+                                                       {16 * page, 17 * page},
+                                                       {200 * page - 1, 200 * page}};
+  for (const bool keeps : {false, true}) {
+    CAPTURE(keeps);
+    for (const auto& [bytes, taken] : sizes) {
+      CAPTURE(bytes);
+      graph::detail::buffer_pool fitting(taken, keeps);
+      for (int round = 0; round < 2; ++round) {  // the second one gets what the first one returned
+        const std::shared_ptr<std::byte> buffer = fitting.allocate(bytes);
+        const std::size_t alignment = taken < 16 * page ? 64 : page;
+        CHECK(reinterpret_cast<std::uintptr_t>(buffer.get()) % alignment == 0);
+        check_graph_error(error_kind::bad_file, {"more bytes of memory"},
+                          [&] { (void)fitting.allocate(0); });
+      }
+      graph::detail::buffer_pool small(taken - 1, keeps);
+      check_graph_error(error_kind::bad_file, {"more bytes of memory"},
+                        [&] { (void)small.allocate(bytes); });
+    }
+  }
 }
 
 TEST_CASE("limits: the scratch memory of operators") {

@@ -47,8 +47,9 @@ class sum_in_parts {
   std::array<double, size> parts_{};
 };
 
-/// The sum of a row of floats, in double and in parts.
-[[nodiscard]] inline double sum_of_row(std::span<const float> x) noexcept {
+/// The sum of a row, in double and in parts.
+template <class T>
+[[nodiscard]] double sum_of_row(std::span<const T> x) noexcept {
   sum_in_parts sum;
   for (std::size_t i = 0; i < x.size(); ++i) {
     sum.add(i, static_cast<double>(x[i]));
@@ -57,7 +58,8 @@ class sum_in_parts {
 }
 
 /// The sum of (x - centre)^2 over a row, in parts; the square is fused with the sum.
-[[nodiscard]] inline double square_sum_of_row(std::span<const float> x, double centre) noexcept {
+template <class T>
+[[nodiscard]] double square_sum_of_row(std::span<const T> x, double centre) noexcept {
   sum_in_parts sum;
   for (std::size_t i = 0; i < x.size(); ++i) {
     sum.add_square(i, static_cast<double>(x[i]) - centre);

@@ -23,8 +23,8 @@
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/computed_floats.hpp>
 #include <detent/graph/ops/elements.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 #include <detent/graph/ops/softmax.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>

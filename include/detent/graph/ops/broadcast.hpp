@@ -47,6 +47,12 @@ void for_pieces(const operator_context& c, std::size_t count, std::size_t least,
   });
 }
 
+/// The number of rows of `row` elements that make up `elements`, as for_pieces() takes it to divide
+/// rows among threads.
+[[nodiscard]] inline std::size_t rows_of(std::size_t elements, std::size_t row) {
+  return elements / (std::max)(row, std::size_t{1});
+}
+
 /// The shape that `a` and `b` are broadcast to. Throws bad_file, naming both, if they cannot be
 /// broadcast to one shape.
 [[nodiscard]] inline shape broadcast_dims(const operator_context& c, const shape& a,

@@ -19,46 +19,17 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
-#include <detent/base/float_rows.hpp>
 #include <detent/config.hpp>
-#include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/operator.hpp>
-#include <detent/kernels/definitions/float_rows.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
-
-/// A tensor seen as [outer, length, inner].
-struct axis_view {
-  std::size_t outer = 1;
-  std::size_t length = 1;
-  std::size_t inner = 1;
-};
-
-/// A tensor seen as [outer, length, inner], where `length` is made of dimensions [first, last).
-[[nodiscard]] inline axis_view view_dims(const shape& dims, std::size_t first, std::size_t last) {
-  axis_view v;
-  for (std::size_t i = 0; i < dims.size(); ++i) {
-    std::size_t& part = i < first ? v.outer : (i < last ? v.length : v.inner);
-    part *= static_cast<std::size_t>(dims[i]);
-  }
-  return v;
-}
-
-/// A tensor seen as [outer, length, inner], where `length` is one axis.
-[[nodiscard]] inline axis_view view_axis(const shape& dims, std::size_t axis) {
-  return view_dims(dims, axis, axis + 1);
-}
-
-/// The number of rows of `row` elements that make up `elements`, as for_pieces() takes it to divide
-/// rows among threads.
-[[nodiscard]] inline std::size_t rows_of(std::size_t elements, std::size_t row) {
-  return elements / (std::max)(row, std::size_t{1});
-}
 
 /// The first input seen as [batch, channels, rest]; a vector has one channel.
 [[nodiscard]] inline axis_view channel_view(const operator_context& c) {
@@ -81,11 +52,6 @@ template <class T>
 
 [[nodiscard]] inline double epsilon_of(const node& n) {
   return static_cast<double>(n.get_float("epsilon", 1e-5F));
-}
-
-/// The kernels of float rows for this machine.
-[[nodiscard]] inline const kernels::float_row_kernels& row_kernels() {
-  return detent::detail::active<kernels::float_row_kernels>();
 }
 
 /// The function y = x * factor + offset. The factor has the type of x, so that the product of
@@ -116,85 +82,6 @@ struct line {
     std::transform(x.begin(), x.end(), y, *this);
   }
 };
-
-/// The sum of each row of `size` values, one behind the other, in parts.
-template <class T>
-void sum_rows(const T* x, std::size_t size, std::span<double> sums) {
-  if constexpr (std::is_same_v<T, float>) {
-    row_kernels().sums(x, sums.size(), size, sums.data());
-  } else {
-    for (std::size_t row = 0; row < sums.size(); ++row) {
-      detent::detail::sum_in_parts sum;
-      for (std::size_t i = 0; i < size; ++i) {
-        sum.add(i, x[row * size + i]);
-      }
-      sums[row] = sum.value();
-    }
-  }
-}
-
-/// The sum of the squares of the distances of each row's values from its centre, in parts.
-template <class T>
-void sum_squares(const T* x, std::size_t size, std::span<const double> centres,
-                 std::span<double> sums) {
-  if constexpr (std::is_same_v<T, float>) {
-    row_kernels().square_sums(x, sums.size(), size, centres.data(), sums.data());
-  } else {
-    for (std::size_t row = 0; row < sums.size(); ++row) {
-      detent::detail::sum_in_parts squares;
-      for (std::size_t i = 0; i < size; ++i) {
-        squares.add_square(i, x[row * size + i] - centres[row]);
-      }
-      sums[row] = squares.value();
-    }
-  }
-}
-
-/// The sum of the squares of some values, in parts.
-template <class T>
-[[nodiscard]] double square_sum(std::span<const T> values) {
-  const double centre = 0.0;
-  double sum = 0.0;
-  sum_squares(values.data(), values.size(), std::span(&centre, 1), std::span(&sum, 1));
-  return sum;
-}
-
-/// Mean and variance of the elements themselves (the sum of squares is divided by their number).
-struct moments {
-  double mean = 0.0;
-  double variance = 0.0;
-};
-
-/// Calls visit(row, moments) for the rows [begin, end) of `size` values, one behind the other. The
-/// moments are found in two passes; both are 0 if there are no values.
-template <class T, class Visit>
-void for_each_moments(std::span<const T> x, std::size_t size, std::size_t begin, std::size_t end,
-                      const Visit& visit) {
-  // Rows that are summed together: the kernels take several, but they should stay in the cache.
-  constexpr std::size_t most = 8;
-  constexpr std::size_t cached = std::size_t{1} << 13;
-  const std::size_t together = size == 0 ? 1 : std::clamp(cached / size, std::size_t{1}, most);
-  const auto count = static_cast<double>(size);
-  std::array<double, most> means;
-  std::array<double, most> squares;
-  for (std::size_t first = begin; first < end; first += together) {
-    const std::size_t rows = (std::min)(together, end - first);
-    if (size == 0) {
-      visit(first, moments{});
-      continue;
-    }
-    const T* const values = x.data() + first * size;
-    sum_rows(values, size, std::span(means).first(rows));
-    for (std::size_t k = 0; k < rows; ++k) {
-      means[k] /= count;
-    }
-    sum_squares(values, size, std::span<const double>(means).first(rows),
-                std::span(squares).first(rows));
-    for (std::size_t k = 0; k < rows; ++k) {
-      visit(first + k, moments{means[k], squares[k] / count});
-    }
-  }
-}
 
 // --- BatchNormalization --------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/broadcast.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 #include <detent/graph/ops/window.hpp>
 
 DETENT_NAMESPACE_BEGIN

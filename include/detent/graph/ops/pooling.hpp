@@ -23,10 +23,10 @@
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/graph/ops/layout.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/pool_planes.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
 #include <detent/maxima.hpp>

@@ -21,10 +21,11 @@
 #include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/elementwise.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {

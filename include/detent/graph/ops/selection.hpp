@@ -17,11 +17,11 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/inferred_result.hpp>
 #include <detent/graph/ops/movement.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -22,9 +22,10 @@
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
 #include <detent/graph/ops/broadcast.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/graph/ops/row_kernels.hpp>
 #include <detent/kernels/definitions/exponentials.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
 

@@ -13,13 +13,13 @@ namespace portable {
 
 DETENT_DECL void sums(const float* x, std::size_t rows, std::size_t n, double* sums) noexcept {
   for (std::size_t row = 0; row < rows; ++row) {
-    sums[row] = detail::sum_of_row({x + row * n, n});
+    sums[row] = detail::sum_of_row(std::span(x + row * n, n));
   }
 }
 DETENT_DECL void square_sums(const float* x, std::size_t rows, std::size_t n, const double* centres,
                              double* sums) noexcept {
   for (std::size_t row = 0; row < rows; ++row) {
-    sums[row] = detail::square_sum_of_row({x + row * n, n}, centres[row]);
+    sums[row] = detail::square_sum_of_row(std::span(x + row * n, n), centres[row]);
   }
 }
 DETENT_DECL float largest(const float* x, std::size_t n) noexcept {

@@ -24,7 +24,6 @@
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/matmul.hpp>
-#include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/parallel.hpp>
 #include <detent/types.hpp>

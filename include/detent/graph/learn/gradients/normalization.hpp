@@ -24,6 +24,8 @@
 #include <detent/graph/learn/gradients/sums.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
+#include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/softmax.hpp>
 

@@ -15,6 +15,7 @@
 #include <detent/graph/learn/gradients/sums.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/axis_view.hpp>
 #include <detent/graph/ops/normalization.hpp>
 #include <detent/graph/ops/reduction.hpp>
 
