@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,8 @@
 #include <detent/error.hpp>
 #include <detent/float_formats.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/operator.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -94,6 +97,20 @@ void check_refused(error_kind kind, std::initializer_list<std::string_view> word
 }
 
 }  // namespace
+
+TEST_CASE("forms: inputs behind the last one that a node lists are absent") {
+  const tensor tensors[] = {floats({2}, {1.0F, 2.0F}), floats({1}, {3.0F})};
+  graph::operator_context c;
+  c.inputs = std::span(tensors).first(1);
+  CHECK(c.input_count() == 1);
+  CHECK(c.has_input(0));
+  for (const std::size_t i : {1U, 2U, 100U}) {
+    CHECK(!c.has_input(i));
+    CHECK(!c.inputs[i].defined());
+    CHECK(c.inputs[i].type() == element_type::undefined);
+    CHECK(c.inputs[i].dims().empty());
+  }
+}
 
 TEST_CASE("forms: integer operators of com.microsoft without zero points") {
   const tensor a = bytes({1, 3}, {0, 2, 200});

@@ -9,6 +9,7 @@
 #define DETENT_GRAPH_OPS_OPERATOR_HPP
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -105,6 +106,34 @@ class memory_counter {
   virtual void give_back(std::size_t bytes) noexcept = 0;
 };
 
+/// The inputs of one application of an operator. Refers to tensors that it does not own.
+class input_list {
+ public:
+  /// No inputs.
+  input_list() = default;
+  /// The tensors of a span, a vector or an array, which must outlive the list.
+  template <class Tensors>
+  requires std::convertible_to<const Tensors&, std::span<const tensor>> input_list(
+      const Tensors& tensors)
+  noexcept : tensors_(tensors) {}  // NOLINT: as std::span
+
+  /// Number of inputs, absent ones in between included.
+  [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
+  /// Input i. Absent ones are undefined, also those behind the last one that a node lists: checks
+  /// of inputs and their messages may name all inputs that an operator knows.
+  [[nodiscard]] const tensor& operator[](std::size_t i) const noexcept {
+    static const tensor absent;
+    return i < tensors_.size() ? tensors_[i] : absent;
+  }
+  /// The first input.
+  [[nodiscard]] auto begin() const noexcept { return tensors_.begin(); }
+  /// Behind the last input.
+  [[nodiscard]] auto end() const noexcept { return tensors_.end(); }
+
+ private:
+  std::span<const tensor> tensors_;
+};
+
 /// One application of an operator to the inputs of one node: what infer() and run() of an
 /// operator_definition receive.
 ///
@@ -114,9 +143,9 @@ class memory_counter {
 /// operator_definition::infers_from_forms.
 class operator_context {
  public:
-  const node* current = nullptr;   ///< The node; never null in infer() and run().
-  std::int64_t opset = 0;          ///< Version of the operators of the node's domain.
-  std::span<const tensor> inputs;  ///< Inputs of the node; an absent optional one is undefined.
+  const node* current = nullptr;  ///< The node; never null in infer() and run().
+  std::int64_t opset = 0;         ///< Version of the operators of the node's domain.
+  input_list inputs;              ///< Inputs of the node; an absent optional one is undefined.
   /// constant[i] is true if inputs[i] is the same in every run, so that state may be derived from
   /// it. May be shorter than `inputs`; use is_constant().
   std::span<const bool> constant;
@@ -144,9 +173,7 @@ class operator_context {
   /// Number of inputs that the node lists, absent ones in between included.
   [[nodiscard]] std::size_t input_count() const noexcept { return inputs.size(); }
   /// True if input i is present.
-  [[nodiscard]] bool has_input(std::size_t i) const noexcept {
-    return i < inputs.size() && inputs[i].defined();
-  }
+  [[nodiscard]] bool has_input(std::size_t i) const noexcept { return inputs[i].defined(); }
   /// Input i, which must be present. Throws bad_file, naming the node, if it is not.
   [[nodiscard]] const tensor& input(std::size_t i) const {
     require(has_input(i), "input ", i, " is missing");
