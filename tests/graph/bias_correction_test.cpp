@@ -561,6 +561,74 @@ TEST_CASE("bias correction: how samples are cut does not matter, how many does")
   }
 }
 
+TEST_CASE("bias correction: a bias that is added behind a product") {
+  test::random_source r(77);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, 9});
+  const auto weights = [&](const char* name, shape dims) {
+    return b.constant(name, random_floats(r, std::move(dims), -1.0F, 1.0F));
+  };
+  std::string y = b.add("MatMul", {"x", weights("w", {9, 7})});
+  y = b.add("Relu", {b.add("Add", {weights("b", {1, 7}), y})});
+  b.output(b.add("MatMul", {y, weights("v", {7, 4})}));  // without a bias
+  const auto samples = samples_of_x(r, {4, 3, 9}, 5, 0.0F, 1.0F);
+  graph::static_quantization_options coarse;
+  coarse.weights.bits = 3;
+  const graph::quantization plain =
+      graph::static_quantization(b.get(), samples_source(samples), coarse);
+  for (const auto kind : {bias_correction::fast, bias_correction::full}) {
+    INFO("kind ", static_cast<int>(kind));
+    graph::quantization_plan plan = plain.plan;
+    const auto before = doubles(*plan.bias(0));
+    const auto shifts =
+        graph::correct_biases(plan, plain.parameters, samples_source(samples), {.kind = kind});
+    REQUIRE(shifts.size() == 1);
+    CHECK(shifts[0].node == plan.float_model().nodes[0].label());
+    REQUIRE(shifts[0].applied);
+    const auto after = doubles(*plan.bias(0));
+    for (std::size_t c = 0; c < 7; ++c) {
+      CHECK(after[c] == doctest::Approx(before[c] + shifts[0].shift[c]));
+    }
+    // The mean of each channel is that of the float network, where inputs alone are rounded.
+    const auto means_of = [&](const graph::quantization_plan& p, bool quantized) {
+      graph::model m = quantized ? graph::write_qdq(p, plain.parameters) : p.float_model();
+      const std::string sum = p.float_model().nodes[1].outputs[0];
+      m.outputs = {{sum, element_type::f32, false, {}, {}}};
+      graph::remove_unused(m);
+      std::vector<double> means(7, 0.0);
+      graph::executor run(m);
+      for (const sample& s : samples) {
+        const auto values = doubles(run.run(s)[0]);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          means[i % 7] += values[i] / 60.0;
+        }
+      }
+      return means;
+    };
+    const auto real = means_of(plain.plan, false);
+    const auto uncorrected = means_of(plain.plan, true);
+    const auto corrected = means_of(plan, true);
+    double error_before = 0.0;
+    for (std::size_t c = 0; c < 7; ++c) {
+      CHECK(std::fabs(corrected[c] - real[c]) < 0.002);
+      error_before += std::fabs(uncorrected[c] - real[c]);
+    }
+    CHECK(error_before > 0.1);
+    // What is left in float has its bias as it was.
+    plan.leave_out({0});
+    CHECK(doubles(*plain.plan.bias(0)) ==
+          doubles(plan.float_model().initializers.at(plan.float_model().nodes[1].inputs[0])));
+  }
+  graph::quantization_plan plan = plain.plan;
+  CHECK(graph::correct_biases(plan, plain.parameters, samples_source(samples),
+                              {.kind = bias_correction::fast, .rule = bias_correction_rule::nncf})
+            .empty());
+  test::check_graph_error(detent::error_kind::invalid_argument, {"has no bias"}, [&] {
+    plan.set_bias(3, floats({4}, {0.0F, 0.0F, 0.0F, 0.0F}));
+  });
+}
+
 TEST_CASE("bias correction: none, and no samples") {
   test::random_source r(150);
   const graph::model m = branches(r);

@@ -194,6 +194,65 @@ TEST_CASE("qoperator: layers") {
   }
 }
 
+TEST_CASE("qoperator: products that are float, and those that a bias is added to") {
+  test::random_source r(304);
+  INFO("seed ", r.seed());
+  for (const element_type type : types) {
+    for (const bool per_channel : {true, false}) {
+      for (const element_type w_type : types) {
+        for (const char* variant : {"no bias", "row", "row, 3 axes", "int32 row", "row first"}) {
+          for (const bool is_quantized : {true, false}) {
+            const std::string what(variant);
+            if (what == "no bias" && is_quantized) {
+              continue;  // QLinearMatMul
+            }
+            INFO(graph::name(type), " ", graph::name(w_type), " per channel ", per_channel, " ",
+                 what, " to ", is_quantized ? "8 bits" : "float");
+            model_builder b;
+            b.input("x", {2, 3, 9});
+            std::string y = b.add("MatMul", {b.pair("x", x_scale, level(type, 113), type),
+                                             weights(b, r, "w", {9, 7}, 1, per_channel, w_type)});
+            if (what == "int32 row") {
+              y = b.add("Add", {y, integer_bias(b, r, "w", x_scale, 7)});
+            } else if (what != "no bias") {
+              const shape dims = what == "row, 3 axes" ? shape{1, 1, 7} : shape{7};
+              const std::string bias = b.constant("b", random_floats(r, dims, -2.0F, 2.0F));
+              y = what == "row first" ? b.add("Add", {bias, y}) : b.add("Add", {y, bias});
+            }
+            if (is_quantized) {
+              y = b.dequantize(b.quantize(b.add("Relu", {y}), 0.1F, level(type, 100), type), 0.1F,
+                               level(type, 100), type);
+            }
+            b.output(y);
+            const tensors x{{"x", random_floats(r, {2, 3, 9}, -7.0F, 7.0F)}};
+            graph::model m = converted(b.get());
+            if (type == element_type::s8 && w_type == element_type::u8) {  // no kernel for files
+              CHECK(test::count(m, "MatMul") == 1);
+              continue;
+            }
+            CHECK(sorted_operators(m) == std::string(is_quantized ? "DequantizeLinear " : "") +
+                                             "QuantizeLinear " +
+                                             (is_quantized ? "QuantizeLinear Relu " : "") +
+                                             "com.microsoft.MatMulIntegerToFloat");
+            CHECK(m.opsets.at("com.microsoft") == 1);
+            const auto expected = values_of<float>(outputs_of(b.get(), x)[0]);
+            m = graph::parse_onnx(graph::to_onnx(m), ".");
+            const auto found = values_of<float>(outputs_of(graph::for_execution(m), x)[0]);
+            REQUIRE(found.size() == expected.size());
+            std::size_t apart = 0;  // by a step, next to a tie
+            for (std::size_t i = 0; i < found.size(); ++i) {
+              const float difference = std::fabs(found[i] - expected[i]);
+              CHECK(difference <= (is_quantized ? 0.101F : 1e-4F));
+              apart += difference > 0.05F ? 1U : 0U;
+            }
+            CHECK(apart <= 1);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("qoperator: the operators of two activations and of one") {
   test::random_source r(301);
   INFO("seed ", r.seed());

@@ -298,6 +298,108 @@ TEST_CASE("static: several clamps behind a layer are one") {
   }
 }
 
+TEST_CASE("static: the bias that is added behind a product is part of it") {
+  test::random_source r(931);
+  INFO("seed ", r.seed());
+  enum class form { row, row_first, three_axes, clamped, matrix, number, goes_elsewhere, ignored };
+  for (const form f : {form::row, form::row_first, form::three_axes, form::clamped, form::matrix,
+                       form::number, form::goes_elsewhere, form::ignored}) {
+    INFO("form ", static_cast<int>(f));
+    model_builder b;
+    b.input("x", {-1, 3, 9});
+    const std::string product =
+        b.add("MatMul", {"x", b.constant("w", random_floats(r, {9, 7}, -1.0F, 1.0F))});
+    const shape dims = f == form::three_axes ? shape{1, 1, 7}
+                       : f == form::matrix   ? shape{3, 7}
+                       : f == form::number   ? shape{}
+                                             : shape{7};
+    const std::string bias = b.constant("b", random_floats(r, dims, -2.0F, 2.0F));
+    std::string y =
+        f == form::row_first ? b.add("Add", {bias, product}) : b.add("Add", {product, bias});
+    b.get().nodes.back().name = "sum";
+    y = f == form::clamped ? b.add("Relu", {y}) : y;
+    b.output(y);
+    if (f == form::goes_elsewhere) {
+      b.output(b.add("Sin", {product}));
+    }
+    const bool is_part =
+        f == form::row || f == form::row_first || f == form::three_axes || f == form::clamped;
+    const auto samples = samples_of_x(r, {4, 3, 9}, 3);
+    graph::static_quantization_options o;
+    if (f == form::ignored) {
+      o.scope.ignored.names = {"sum"};
+    }
+    const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples), o);
+    CHECK(q.plan.values().count(product) == (is_part ? 0 : 1));
+    CHECK(q.plan.layer_of_bias(1) == (is_part ? std::optional<std::size_t>(0) : std::nullopt));
+    CHECK(q.plan.layer_of_bias(0) == std::nullopt);
+    CHECK((q.plan.bias(0) != nullptr) == is_part);
+    if (!is_part) {
+      continue;
+    }
+    CHECK(q.plan.quantizes(1));
+    CHECK(q.plan.bias(0)->dims() == shape{7});
+    CHECK(q.plan.consumed_values() == std::set<std::string>{"x"});
+    // The bias is stored as that of a Gemm is.
+    const auto sum = std::find_if(q.result.nodes.begin(), q.result.nodes.end(),
+                                  [](const graph::node& n) { return n.name == "sum"; });
+    REQUIRE(sum != q.result.nodes.end());
+    const graph::node* dq = producer(q.result, sum->inputs[f == form::row_first ? 0 : 1]);
+    REQUIRE(dq != nullptr);
+    const tensor& codes = q.result.initializers.at(dq->inputs[0]);
+    const auto scales = values_of<float>(q.result.initializers.at(dq->inputs[1]));
+    CHECK(codes.type() == element_type::s32);
+    CHECK(codes.dims() == shape{7});
+    const graph::layer_weights& w = q.parameters.layers.at(0);
+    REQUIRE(scales.size() == 7);
+    for (std::size_t c = 0; c < 7; ++c) {
+      const float scale = q.parameters.activations.at("x").scale * w.scales[c];
+      CHECK(scales[c] == scale);
+      CHECK(codes.data<std::int32_t>()[c] ==
+            std::nearbyint(static_cast<double>(b.get().initializers.at("b").data<float>()[c]) /
+                           static_cast<double>(scale)));
+    }
+    const graph::model integers = graph::for_execution(q.result);
+    CHECK(test::count(integers, "QLinearGemm") == 1);
+    CHECK(integers.nodes.size() == 3);  // with the quantizer of x, and one DequantizeLinear
+    CHECK(snr(b.get(), q.result, samples) > 35.0);
+
+    // In float again, and with another bias.
+    graph::quantization_plan plan = q.plan;
+    const tensor other = random_floats(r, {7}, -3.0F, 3.0F);
+    plan.set_bias(0, other);
+    CHECK(values_of<float>(*plan.bias(0)) == values_of<float>(other));
+    CHECK(plan.float_model().nodes[1].inputs[f == form::row_first ? 0 : 1] == plan.bias_name(0));
+    plan.leave_out({0});
+    CHECK(plan.values().count(product) == 0);
+    CHECK(plan.layers().empty());
+    CHECK(plan.layer_of_bias(1) == std::nullopt);
+    CHECK(values_of<float>(graph::executor(plan.float_model()).run(samples[0])[0]) ==
+          values_of<float>(graph::executor(q.plan.float_model()).run(samples[0])[0]));
+  }
+}
+
+TEST_CASE("static: a bias behind a product that its scales cannot hold raises them") {
+  test::random_source r(932);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, 9});
+  std::vector<float> weights = r.reals(9 * 7, -1.0F, 1.0F);
+  for (std::size_t k = 0; k < 9; ++k) {
+    weights[k * 7 + 2] *= 1e-9F;
+    weights[k * 7 + 3] = 0.0F;
+  }
+  const std::vector<float> bias{0.5F, -1.0F, 3.0F, 0.7F, 0.0F, 1.0F, 2.0F};
+  b.output(b.add("Add", {b.add("MatMul", {"x", b.constant("w", floats({9, 7}, weights))}),
+                         b.constant("b", floats({7}, bias))}));
+  const auto samples = samples_of_x(r, {4, 3, 9}, 3);
+  const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples));
+  const float x = q.parameters.activations.at("x").scale;
+  CHECK(q.parameters.layers.at(0).scales[2] >= 3.0F / 1073741824.0F / x);
+  CHECK(q.parameters.layers.at(0).scales[3] == 0.7F / 1048576.0F / x);
+  CHECK(snr(b.get(), q.result, samples) > 35.0);
+}
+
 TEST_CASE("static: ranges stay within the bounds of a Clip") {
   // Twice the range of the values, on both sides.
   struct wide_observer {

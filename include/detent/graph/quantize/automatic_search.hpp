@@ -230,7 +230,7 @@ class automatic_quantizer {
       found->second = find_weight_scales(m, m.nodes[i], with_settings(weights, s.plan->settings(i)),
                                          options_.executor.parallel);
     }
-    return quantize_layer_weights(m, m.nodes[i], p.activations.at(m.nodes[i].inputs[0]).scale,
+    return quantize_layer_weights(*s.plan, i, p.activations.at(m.nodes[i].inputs[0]).scale,
                                   found->second);
   }
   [[nodiscard]] std::map<std::size_t, layer_weights> nearest_layers(

@@ -324,14 +324,14 @@ class channel_sums {
 }  // namespace detail
 
 /// Collects the means of the channels that the layers of a plan take and make, over runs of the
-/// float model. MatMul layers are left out, because they have no bias.
+/// float model. A MatMul without an Add of a bias behind it is left out.
 class layer_means {
  public:
   /// Prepares sums for the inputs and outputs of all layers of the plan.
   explicit layer_means(const quantization_plan& plan) {
     for (const std::size_t i : plan.layers()) {
       const node& n = plan.float_model().nodes[i];
-      if (n.is("MatMul")) {
+      if (n.is("MatMul") && plan.bias(i) == nullptr) {
         continue;
       }
       means_.emplace(n.inputs[0], detail::channel_sums(is_convolution(n)));
@@ -419,8 +419,9 @@ class bias_corrector {
   /// Whether a layer has a bias or may get one. Throws invalid_argument if there are no samples.
   [[nodiscard]] bool has_bias(std::size_t i) const {
     const node& n = plan_.float_model().nodes[i];
-    // MatMul has no bias.
-    if (n.is("MatMul") || (nncf() && float_constant(plan_.float_model(), n, 2) == nullptr)) {
+    // To NNCF, the Add of a bias behind a MatMul is a node of its own.
+    const bool is_product = n.is("MatMul");
+    if ((is_product && nncf()) || ((is_product || nncf()) && plan_.bias(i) == nullptr)) {
       return false;
     }
     require(!means_.of(n.inputs[0]).empty(), error_kind::invalid_argument,
@@ -580,7 +581,7 @@ class bias_corrector {
   }
 
   void apply(std::size_t i, const std::vector<double>& shift) {
-    const tensor* old = float_constant(plan_.float_model(), plan_.float_model().nodes[i], 2);
+    const tensor* old = plan_.bias(i);
     tensor bias = tensor::allocate(element_type::f32, {static_cast<std::int64_t>(shift.size())});
     for (std::size_t c = 0; c < shift.size(); ++c) {
       const double before = old == nullptr ? 0.0 : static_cast<double>(old->data<float>()[c]);

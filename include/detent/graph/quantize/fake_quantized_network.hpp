@@ -176,7 +176,7 @@ class fake_quantized_network {
       layer_weight_scales w = find(m, i);
       const activation& x = activation_of(m.nodes[i].inputs[0]);
       detail::fit_bias(w.scales, w.is_zero, w.per_channel, trained_params(trained, x).scale,
-                       detail::float_constant(m, m.nodes[i], 2), m.nodes[i]);
+                       m.initializer(plan_.bias_name(i)), m.nodes[i]);
       const tensor& before = network_.initializers.at(name);
       w.scales.resize(before.count());
       found[name] = tensor::of<float>(element_type::f32, before.dims(), w.scales);
@@ -273,6 +273,7 @@ class fake_quantized_network {
     std::string scale;             // float32
     std::string typed_zero_point;  // int8
     std::int64_t axis = 0;
+    std::string bias;        // behind the fake quantizer; empty if there is no bias
     std::string bias_codes;  // int32; empty if there is no bias
   };
 
@@ -463,7 +464,7 @@ class fake_quantized_network {
       const quant_params x =
           detail::entry_of(parameters_.activations, n.inputs[0], "parameters for the activation");
       detail::fit_bias(found->second.scales, found->second.is_zero, found->second.per_channel,
-                       x.scale, detail::float_constant(m, n, 2), n);
+                       x.scale, plan_.bias(i), n);
     }
   }
 
@@ -521,6 +522,10 @@ class fake_quantized_network {
           if (is_layer || !plan_.quantizes(i) || k >= quantization_plan::data_inputs(n)) {
             continue;
           }
+          if (const auto biased = plan_.layer_of_bias(i)) {
+            n.inputs[k] = layers_.at(*biased).bias;
+            continue;
+          }
           if (quantized_.count(n.inputs[k]) == 0) {
             quantize_value(n.inputs[k]);
           }
@@ -563,6 +568,7 @@ class fake_quantized_network {
       if (is_clamped) {
         maker = producers_.at(plan_.float_model().nodes[maker].inputs[0]);
       }
+      maker = plan_.layer_of_bias(maker).value_or(maker);
       const std::string codes = add_integer_operator(value, maker, computed->second, a);
       add_codes(n, codes, bounds.lower, bounds.upper);
       if (folds_.count(maker) != 0) {
@@ -673,7 +679,7 @@ class fake_quantized_network {
     const shape dims = detail::parameter_shape(scales.size());
     const std::string base = n.inputs[1];
     std::string weights = base;
-    std::string bias = n.inputs.size() > 2 ? n.inputs[2] : std::string();
+    std::string bias = plan_.bias_name(i);
     const auto own = folds_.find(i);
     if (own != folds_.end()) {
       const trained_normalization& f = own->second;
@@ -699,12 +705,15 @@ class fake_quantized_network {
                                                             dims, zero_points),
                            l.weights, w.scheme.levels, l.axis));
     n.inputs[1] = l.weights;
-    if (detail::float_constant(network_, n, 2) != nullptr) {
-      n.inputs[2] = writer_.fresh(bias + "_fake_quantized");
+    if (!bias.empty()) {
+      l.bias = writer_.fresh(bias + "_fake_quantized");
       l.bias_codes = writer_.fresh(bias + "_quantized");
       const std::string& x = plan_.float_model().nodes[i].inputs[0];
-      network_.nodes.push_back(make_fake_quantize_bias(bias, activation_of(x).scale, l.scale,
-                                                       n.inputs[2], l.bias_codes));
+      network_.nodes.push_back(
+          make_fake_quantize_bias(bias, activation_of(x).scale, l.scale, l.bias, l.bias_codes));
+      if (n.inputs.size() > 2) {  // else an Add behind the layer takes it
+        n.inputs[2] = l.bias;
+      }
     }
     layers_[i] = std::move(l);
   }

@@ -204,6 +204,18 @@ DETENT_GRAPH_DECL layer_weights round_layer_weights(const model& m, const node& 
 }
 #endif
 
+namespace detail {
+
+/// The weights of a layer with scales that are raised where `bias`, which may be null, needs it.
+[[nodiscard]] inline layer_weights fitted_layer_weights(const model& m, const node& n,
+                                                        const tensor* bias, float x_scale,
+                                                        layer_weight_scales scales) {
+  fit_bias(scales.scales, scales.is_zero, scales.per_channel, x_scale, bias, n);
+  return round_layer_weights(m, n, scales);
+}
+
+}  // namespace detail
+
 /// Rounds a layer's weights to nearest even with scales that find_weight_scales() has found for
 /// them. `x_scale` is the scale of the layer's input. The bias must fit 2^30 steps of x_scale *
 /// weight scale: a weight scale is raised where it would not. Where all weights of a channel are
@@ -217,12 +229,17 @@ DETENT_GRAPH_DECL layer_weights round_layer_weights(const model& m, const node& 
 #if DETENT_GRAPH_DEFINES_QUANTIZATION
 DETENT_GRAPH_DECL layer_weights quantize_layer_weights(const model& m, const node& n, float x_scale,
                                                        const layer_weight_scales& found) {
-  layer_weight_scales fitted = found;
-  detail::fit_bias(fitted.scales, found.is_zero, found.per_channel, x_scale,
-                   detail::float_constant(m, n, 2), n);
-  return round_layer_weights(m, n, fitted);
+  return detail::fitted_layer_weights(m, n, detail::float_constant(m, n, 2), x_scale, found);
 }
 #endif
+
+/// The same for a layer of a plan, given by its index, whose bias may be added by an Add behind it.
+[[nodiscard]] inline layer_weights quantize_layer_weights(const quantization_plan& plan,
+                                                          std::size_t layer, float x_scale,
+                                                          const layer_weight_scales& found) {
+  const model& m = plan.float_model();
+  return detail::fitted_layer_weights(m, m.nodes[layer], plan.bias(layer), x_scale, found);
+}
 
 /// Chooses the scales of a layer's weights with find_weight_scales(), and rounds the weights with
 /// them. Throws what find_weight_scales() and the other form throw.
@@ -237,6 +254,16 @@ DETENT_GRAPH_DECL layer_weights quantize_layer_weights(const model& m, const nod
   return quantize_layer_weights(m, n, x_scale, find_weight_scales(m, n, options, parallel));
 }
 #endif
+
+/// The same for a layer of a plan, given by its index.
+[[nodiscard]] inline layer_weights quantize_layer_weights(const quantization_plan& plan,
+                                                          std::size_t layer, float x_scale,
+                                                          const layer_weight_options& options = {},
+                                                          const parallel_for& parallel = {}) {
+  const model& m = plan.float_model();
+  return quantize_layer_weights(plan, layer, x_scale,
+                                find_weight_scales(m, m.nodes[layer], options, parallel));
+}
 
 /// The weights that a quantized layer computes with, as float32: scale * (code - zero_point).
 [[nodiscard]] inline tensor dequantized(const layer_weights& w) {

@@ -103,7 +103,8 @@ class qdq_writer {
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (quantized && !is_layer && m_.initializer(n.inputs[k]) != nullptr &&
             k < quantization_plan::data_inputs(n)) {
-          n.inputs[k] = quantize_constant(n.inputs[k]);
+          const auto biased = plan_.layer_of_bias(of_plan);
+          n.inputs[k] = biased ? dequantized_bias(*biased) : quantize_constant(n.inputs[k]);
         } else if (dequantized_.count(n.inputs[k]) != 0) {
           n.inputs[k] = dequantized_[n.inputs[k]];
         }
@@ -239,6 +240,15 @@ class qdq_writer {
     if (const tensor* bias = float_constant(m_, n, 2)) {
       n.inputs[2] = dequantized_bias(n.inputs[2], *bias, x_scale, w);
     }
+  }
+
+  /// The dequantized bias of a layer of the plan that an Add adds.
+  std::string dequantized_bias(std::size_t layer) {
+    const node& n = plan_.float_model().nodes[layer];
+    return dequantized_bias(
+        plan_.bias_name(layer), *plan_.bias(layer),
+        entry_of(p_.activations, n.inputs[0], "parameters for the activation").scale,
+        entry_of(p_.layers, layer, "integer weights for the layer with index"));
   }
 
   std::string dequantized_bias(const std::string& name, const tensor& bias, float x_scale,

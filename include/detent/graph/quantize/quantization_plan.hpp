@@ -97,11 +97,11 @@ inline void require_not_quantized(const model& m) {
 /// The decisions of quantization for one model: which layers get integer weights, which values are
 /// stored in 8 bits, and which of those share their parameters.
 ///
-/// Layers with constant weights are quantized, and operators that can run on 8-bit tensors if their
-/// inputs are 8-bit. Tables of embeddings are stored in 8 bits (quantize_embeddings()) with one
-/// scale for each row, or one for the table where a rule says per_channel = false. Parameters are
-/// in quantization_parameters; write_qdq() makes a model of both. Constant members may be called
-/// from several threads at a time.
+/// Layers with constant weights are quantized, with the Add of a bias behind a MatMul, and
+/// operators that can run on 8-bit tensors if their inputs are 8-bit. Tables of embeddings are
+/// stored in 8 bits (quantize_embeddings()) with one scale for each row, or one for the table where
+/// a rule says per_channel = false. Parameters are in quantization_parameters; write_qdq() makes a
+/// model of both. Constant members may be called from several threads at a time.
 class quantization_plan {
  public:
   /// Simplifies the model with simplify(), upgrades it to an opset that has per-channel
@@ -180,6 +180,29 @@ class quantization_plan {
   }
   /// Indices of the layers that get integer weights, in topological order.
   [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
+
+  /// The layer, a MatMul, whose bias the node with that index adds: an Add of one float constant
+  /// for each column that alone takes the product. Both are one integer operator, so the product
+  /// itself is not stored in 8 bits. Nothing for other nodes.
+  [[nodiscard]] std::optional<std::size_t> layer_of_bias(std::size_t node_index) const {
+    const auto found = layers_of_biases_.find(node_index);
+    return found == layers_of_biases_.end() ? std::nullopt : std::optional(found->second);
+  }
+  /// The name of the bias of the layer with that index, whether the layer takes it or an Add behind
+  /// it: a float32 constant of rank 1. Empty if it has none.
+  [[nodiscard]] const std::string& bias_name(std::size_t layer) const {
+    static const std::string none;
+    const auto addition = biases_.find(layer);
+    if (addition != biases_.end()) {
+      return m_.nodes[addition->second.node].inputs[addition->second.input];
+    }
+    const node& n = m_.nodes[layer];
+    return n.inputs.size() > 2 ? n.inputs[2] : none;
+  }
+  /// The bias that bias_name() names; null if there is none.
+  [[nodiscard]] const tensor* bias(std::size_t layer) const {
+    return m_.initializer(bias_name(layer));
+  }
 
   /// The settings that rules give to a node; without any values if there are none.
   [[nodiscard]] const operator_settings& settings(std::size_t node_index) const {
@@ -262,15 +285,14 @@ class quantization_plan {
       ignored_.insert(i);
       const auto before = biases_before_.find(i);
       if (before != biases_before_.end()) {
-        m_.nodes[i].inputs.resize(before->second.empty() ? 2 : 3);
-        if (!before->second.empty()) {
-          m_.nodes[i].inputs[2] = before->second;
-        }
+        give_bias(i, before->second);
         biases_before_.erase(before);
       }
     }
     nodes_.clear();
     layers_.clear();
+    biases_.clear();
+    layers_of_biases_.clear();
     values_.clear();
     share_.clear();
     bounds_.clear();
@@ -278,21 +300,47 @@ class quantization_plan {
   }
 
   /// Replaces the bias of a layer, given by the index of its node, or adds one if it had none.
-  /// `bias` is float32 with one value for each output channel.
+  /// `bias` is float32 with one value for each output channel. Throws invalid_argument for a MatMul
+  /// without a bias: nothing adds one to its product.
   void set_bias(std::size_t layer, tensor bias) {
-    node& n = m_.nodes[layer];
-    biases_before_.emplace(layer, n.inputs.size() > 2 ? n.inputs[2] : std::string());
-    if (!names_) {
-      names_.emplace(m_);
-    }
-    const std::string name = names_->take(n.outputs[0] + "_bias");
-    n.inputs.resize(3);
-    n.inputs[2] = name;
-    known_[name] = bias;
-    m_.initializers[name] = std::move(bias);
+    require(!m_.nodes[layer].is("MatMul") || biases_.count(layer) != 0,
+            error_kind::invalid_argument, m_.nodes[layer].label(), " has no bias");
+    biases_before_.emplace(layer, bias_name(layer));
+    give_bias(layer, add_bias_constant(layer, std::move(bias)));
   }
 
  private:
+  /// Where a bias is an input of an Add behind its layer.
+  struct bias_addition {
+    std::size_t node = 0;   ///< Index of the Add.
+    std::size_t input = 0;  ///< Which of its inputs is the bias.
+  };
+
+  /// Makes the constant `name` the bias of a layer; if it is empty, the layer has none afterwards.
+  void give_bias(std::size_t layer, const std::string& name) {
+    const auto addition = biases_.find(layer);
+    if (addition != biases_.end()) {
+      m_.nodes[addition->second.node].inputs[addition->second.input] = name;
+      return;
+    }
+    std::vector<std::string>& inputs = m_.nodes[layer].inputs;
+    inputs.resize(name.empty() ? 2 : 3);
+    if (!name.empty()) {
+      inputs[2] = name;
+    }
+  }
+
+  /// Adds a constant for the bias of a layer to the model, and returns its name.
+  std::string add_bias_constant(std::size_t layer, tensor bias) {
+    if (!names_) {
+      names_.emplace(m_);
+    }
+    std::string name = names_->take(m_.nodes[layer].outputs[0] + "_bias");
+    known_[name] = bias;
+    m_.initializers[name] = std::move(bias);
+    return name;
+  }
+
   /// A value, and the names that it may have after other nodes are merged into the layer that makes
   /// it: a Gemm made of MatMul and Add has the name of the result of the Add, and so on.
   [[nodiscard]] std::vector<std::string> names_after_merging(const std::string& value,
@@ -456,9 +504,41 @@ class quantization_plan {
     }
   }
 
+  /// Whether an Add behind layer `i` adds its bias; see layer_of_bias(). If so, takes note of it. A
+  /// bias of a shape like [1, 1, columns] is replaced by one of rank 1.
+  bool take_bias(std::size_t i, const links& l) {
+    const std::size_t next =
+        m_.nodes[i].is("MatMul") ? detail::sole_consumer(m_, l, i) : links::none;
+    if (next == links::none || ignored_.count(next) != 0 || !m_.nodes[next].is("Add") ||
+        m_.nodes[next].inputs.size() != 2 || adds_mask(m_.nodes[next])) {
+      return false;
+    }
+    const std::string& product = m_.nodes[i].outputs[0];
+    const std::size_t input = m_.nodes[next].inputs[0] == product ? 1 : 0;
+    const tensor* bias = detail::float_constant(m_, m_.nodes[next], input);
+    const auto result = known_.find(product);
+    // A product has at least one axis, that of its columns.
+    const std::size_t rank = result == known_.end() ? 1 : result->second.rank();
+    const std::int64_t columns = detail::float_constant(m_, m_.nodes[i], 1)->dim(1);
+    if (bias == nullptr || !detail::is_row_of_channels(bias->dims(), columns, 0, rank)) {
+      return false;
+    }
+    biases_[i] = {next, input};
+    layers_of_biases_[next] = i;
+    if (bias->rank() != 1) {
+      give_bias(i, add_bias_constant(i, bias->reshaped({columns})));
+    }
+    return true;
+  }
+
   /// Marks the result of a node as stored in 8 bits. The result of a layer, an addition or a
-  /// product is stored once: behind the clamping activation that follows it, if there is one.
+  /// product is stored once: behind the addition of its bias and the clamping activation that
+  /// follow it, if there are such.
   void take_result(std::size_t i, const links& l) {
+    if (is_layer(m_.nodes[i]) && take_bias(i, l)) {
+      i = biases_.at(i).node;
+      nodes_.insert(i);
+    }
     const node& n = m_.nodes[i];
     const std::size_t next =
         is_layer(n) || n.is("Add") || n.is("Mul") ? detail::sole_consumer(m_, l, i) : links::none;
@@ -485,6 +565,8 @@ class quantization_plan {
   std::set<std::size_t> ignored_;
   std::set<std::size_t> nodes_;
   std::vector<std::size_t> layers_;
+  std::map<std::size_t, bias_addition> biases_;          // by layer
+  std::map<std::size_t, std::size_t> layers_of_biases_;  // by the node that adds the bias
   std::set<std::string> values_;
   std::map<std::string, std::string> share_;          // the root of each value that is only moved
   std::map<std::string, activation_bounds> bounds_;   // of what a Relu or Clip makes

@@ -104,7 +104,8 @@ class setting_quantizer {
           std::binary_search(plan_.layers().begin(), plan_.layers().end(), i);
       const bool computes = std::find(std::begin(computing), std::end(computing), all[i].op_type) !=
                             std::end(computing);
-      if (is_quantized_layer || (!options_.is_dynamic && plan_.quantizes(i) && computes)) {
+      const bool is_own = computes && plan_.quantizes(i) && !plan_.layer_of_bias(i);
+      if (is_quantized_layer || (!options_.is_dynamic && is_own)) {
         names.push_back(all[i].outputs[0]);
       }
     }
@@ -214,13 +215,8 @@ class setting_quantizer {
   /// would not fit, so a new input scale means to quantize again.
   const layer_weights& weights_of(const quantization_plan& plan, std::size_t layer,
                                   const tuning_setting& s, const quantization_parameters& p) {
-    node n = plan.float_model().nodes[layer];
-    float x_scale = 1.0F;
-    if (options_.is_dynamic) {
-      n.inputs.resize(2);  // the bias is added in float, so it puts no limit on the scales
-    } else {
-      x_scale = p.activations.at(n.inputs[0]).scale;
-    }
+    const node& n = plan.float_model().nodes[layer];
+    const float x_scale = options_.is_dynamic ? 1.0F : p.activations.at(n.inputs[0]).scale;
     auto& known = weights_[{layer, s.per_channel, s.weights}];
     const auto found = known.find(x_scale);
     if (found != known.end()) {
@@ -229,10 +225,14 @@ class setting_quantizer {
     layer_weight_options weights = options_.weights;
     weights.per_channel = s.per_channel;
     weights.scale = s.weights;
+    const layer_weight_scales scales =
+        find_weight_scales(plan.float_model(), n, with_settings(weights, plan.settings(layer)),
+                           options_.executor.parallel);
+    // In dynamic quantization the bias is added in float, so it puts no limit on the scales.
     return known
-        .emplace(x_scale, quantize_layer_weights(plan.float_model(), n, x_scale,
-                                                 with_settings(weights, plan.settings(layer)),
-                                                 options_.executor.parallel))
+        .emplace(x_scale, options_.is_dynamic
+                              ? round_layer_weights(plan.float_model(), n, scales)
+                              : quantize_layer_weights(plan, layer, x_scale, scales))
         .first->second;
   }
 

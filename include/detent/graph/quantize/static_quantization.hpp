@@ -153,7 +153,7 @@ DETENT_GRAPH_DECL std::map<std::size_t, layer_weights> quantize_layers(
     const node& n = plan.float_model().nodes[i];
     layers.emplace(
         i, quantize_layer_weights(
-               plan.float_model(), n,
+               plan, i,
                detail::entry_of(activations, n.inputs[0], "parameters for the activation").scale,
                with_settings(options.weights, plan.settings(i)), options.executor.parallel));
   }

@@ -53,13 +53,16 @@ class integer_form {
                                                                  full_grid_of(d.value.type)));
   }
 
-  /// Whether the operators can multiply these operands. ONNX lets the types of a product's operands
-  /// and result differ, but ONNX Runtime has kernels only for results of the type of the first
-  /// operand, and for an int8 first operand only with int8 weights.
+  /// Whether the operators can multiply these operands, to a float result. ONNX Runtime has kernels
+  /// for an int8 first operand only with int8 weights.
+  [[nodiscard]] bool can_multiply(const quantized_value& x, const quantized_value& w) const {
+    return !for_files_ || x.type == element_type::u8 || w.type == element_type::s8;
+  }
+  /// Whether the operators can multiply these operands, to a quantized result. ONNX lets its type
+  /// differ from that of the first operand, but ONNX Runtime has no kernels for that.
   [[nodiscard]] bool can_multiply(const quantized_value& x, const quantized_value& w,
                                   const destination& d) const {
-    return !for_files_ ||
-           (d.value.type == x.type && (x.type == element_type::u8 || w.type == element_type::s8));
+    return can_multiply(x, w) && (!for_files_ || d.value.type == x.type);
   }
 
   /// Whether the operators can convolve: can_multiply(), and all filters have one zero point,

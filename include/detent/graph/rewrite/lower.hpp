@@ -256,11 +256,14 @@ class lowering {
     const auto channels =
         static_cast<std::size_t>(values_.constant(w->name)->dim(transposed ? 0 : 1));
     destination d = values_.destination_of(i);
+    const bool files = form_.for_files();
+    if (files && !gemm && !d.is_quantized()) {
+      return lower_float_product(i, *x, *w, channels);
+    }
     if (!form_.can_make(d) || !form_.can_multiply(*x, *w, d)) {
       return false;
     }
     auto b = bias(input_or_none(n, 2), *x, *w, channels);
-    const bool files = form_.for_files();
     if (const auto addition = gemm || files ? std::nullopt : values_.bias_behind(i, channels)) {
       if (auto row = bias(addition->bias, *x, *w, channels)) {
         b = std::move(row);
@@ -283,6 +286,57 @@ class lowering {
     }
     replace(i, std::move(lowered), d);
     return true;
+  }
+
+  /// Lowers a MatMul of constant weights whose result is float to MatMulIntegerToFloat of
+  /// com.microsoft, together with the addition of a bias.
+  bool lower_float_product(std::size_t i, const quantized_value& x, const quantized_value& w,
+                           std::size_t channels) {
+    if (!form_.can_multiply(x, w)) {
+      return false;
+    }
+    destination d;
+    d.value.name = m_.nodes[i].outputs[0];
+    node lowered = form_.make("MatMulIntegerToFloat");
+    lowered.inputs = {x.name, w.name, x.scale, w.scale, zero_point_of(x), zero_point_of(w)};
+    const auto addition = values_.bias_behind(i, channels);
+    if (const auto row = addition ? float_bias(addition->bias) : std::nullopt) {
+      lowered.inputs.push_back(*row);
+      d.value.name = m_.nodes[addition->node].outputs[0];
+      d.absorbed.push_back(addition->node);
+    }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  /// The name of a constant bias as float32 of rank 1; nothing if it has another type.
+  [[nodiscard]] std::optional<std::string> float_bias(const std::string& value) {
+    const auto b = values_.dequantized(value);
+    const tensor& t = *values_.constant(b ? b->name : value);
+    const auto count = static_cast<std::int64_t>(t.count());
+    if (!b) {
+      if (t.type() != element_type::f32) {
+        return std::nullopt;
+      }
+      if (t.rank() == 1) {
+        return value;
+      }
+      const std::string name = names_.take(value + "_row");
+      m_.initializers[name] = t.reshaped({count});
+      return name;
+    }
+    const auto scales = values_.constant(b->scale)->data<float>();
+    if (t.type() != element_type::s32 || !is_zero_or_absent(b->zero_point) ||
+        (scales.size() != 1 && scales.size() != t.count())) {
+      return std::nullopt;
+    }
+    std::vector<float> values;
+    for (const std::int32_t code : t.data<std::int32_t>()) {
+      values.push_back(static_cast<float>(code) * scales[scales.size() == 1 ? 0 : values.size()]);
+    }
+    const std::string name = names_.take(value + "_row");
+    m_.initializers[name] = tensor::of<float>(element_type::f32, {count}, values);
+    return name;
   }
 
   /// Lowers a MatMul of two activations to ONNX's own QLinearMatMul.
