@@ -39268,7 +39268,7 @@ struct magnitude_bin {
 };
 
 /// The bins of one sign, joined where they are narrower than a given width, with sums over all
-/// smaller bins. Counts are doubles: below 2^53 they and their differences are exact.
+/// smaller bins. Sums of counts are doubles: exact below 2^53, else rounded.
 struct divergence_side {
   std::vector<double> centre;
   std::vector<double> end;
