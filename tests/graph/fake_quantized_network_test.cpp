@@ -398,7 +398,9 @@ TEST_CASE("fake-quantized network: while quantizers are off, it is the float net
       ranges.erase(c.name);
     }
     std::size_t scales_of_weights = 0;
-    for (const auto& [name, gradient] : found) {
+    for (const auto& entry : found) {
+      const auto& name = entry.first;
+      const auto& gradient = entry.second;
       const bool is_zero =
           std::all_of(gradient.begin(), gradient.end(), [](double v) { return v == 0.0; });
       const bool of_range = ranges.count(name) != 0;

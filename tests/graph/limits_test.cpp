@@ -136,7 +136,9 @@ TEST_CASE(
                                                        {200 * page - 1, 200 * page}};
   for (const bool keeps : {false, true}) {
     CAPTURE(keeps);
-    for (const auto& [bytes, taken] : sizes) {
+    for (const auto& size : sizes) {
+      const auto bytes = size.first;
+      const auto taken = size.second;
       CAPTURE(bytes);
       graph::detail::buffer_pool fitting(taken, keeps);
       for (int round = 0; round < 2; ++round) {  // the second one gets what the first one returned

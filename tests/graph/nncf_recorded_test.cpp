@@ -347,7 +347,8 @@ void check_search(const graph::model& m, const recorded_search& expected) {
       {.goal = {.max_drop = 0.0}, .max_iterations = 1, .tune_hyperparams = true});
   REQUIRE(result.tuning_trials.size() == expected.trials.size());
   for (std::size_t i = 0; i < expected.trials.size(); ++i) {
-    const auto& [metric, changed] = expected.trials[i];
+    const double metric = expected.trials[i].first;
+    const std::string& changed = expected.trials[i].second;
     INFO("trial ", i, ": ", changed);
     CHECK(text_of(result.tuning_trials[i].changed) == changed);
     CHECK(1.0 - result.tuning_trials[i].metric == Approx(1.0 - metric).epsilon(0.01));

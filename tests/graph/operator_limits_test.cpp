@@ -361,7 +361,9 @@ TEST_CASE("limits: results do not depend on threads") {
   detent::thread_pool pool(3);
   graph::executor_options options;
   options.parallel = pool.parallel();
-  for (const auto& [op, inputs] : nodes) {
+  for (const auto& node : nodes) {
+    const auto& op = node.first;
+    const auto& inputs = node.second;
     INFO(op);
     const attributes a =
         op == "Einsum" ? attributes{{"equation", text("ij,jk->ki")}} : attributes{};

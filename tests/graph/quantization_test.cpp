@@ -191,8 +191,9 @@ TEST_CASE("lower: biases whose zero points are all 0, and others") {
   INFO("seed ", r.seed());
   for (const bool gemm : {false, true}) {
     // A scale of the bias that is not that of the sums makes it another integer.
-    for (const auto& [zero_point, factor] :
-         {std::pair(0, 1.0F), std::pair(1, 1.0F), std::pair(0, 2.5F)}) {
+    for (const auto& parameters : {std::pair(0, 1.0F), std::pair(1, 1.0F), std::pair(0, 2.5F)}) {
+      const int zero_point = parameters.first;
+      const float factor = parameters.second;
       INFO((gemm ? "Gemm" : "Conv"), ", zero point ", zero_point, " scale times ", factor);
       // Of fewer channels, others than 0 are refused when shapes are inferred.
       const std::int64_t channels = zero_point == 0 ? 5 : 4097;

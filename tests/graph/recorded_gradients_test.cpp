@@ -146,9 +146,9 @@ TEST_CASE("recorded gradients: central differences of the operators' definitions
     seen.insert(c.m.nodes.at(0).op_type);
     gradient_graph::gradient_map found;
     REQUIRE_NOTHROW(found = gradients_of(c.m, c.given, c.seeds, c.wanted));
-    for (const auto& [name, expected] : c.expected) {
-      INFO("gradient of ", name);
-      check_near(found.at(name), expected);
+    for (const auto& entry : c.expected) {
+      INFO("gradient of ", entry.first);
+      check_near(found.at(entry.first), entry.second);
     }
   });
   // Each operator with a gradient occurs.
