@@ -629,6 +629,43 @@ TEST_CASE("bias correction: a bias that is added behind a product") {
   });
 }
 
+TEST_CASE("bias correction: a product that takes vectors") {
+  test::random_source r(78);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {9});
+  b.output(
+      b.add("Add", {b.add("MatMul", {"x", b.constant("w", random_floats(r, {9, 7}, -1.0F, 1.0F))}),
+                    b.constant("b", random_floats(r, {7}, -1.0F, 1.0F))}));
+  const auto samples = samples_of_x(r, {9}, 40, 0.0F, 1.0F);
+  graph::static_quantization_options coarse;
+  coarse.weights.bits = 3;
+  const graph::quantization q =
+      graph::static_quantization(b.get(), samples_source(samples), coarse);
+  for (const auto kind : {bias_correction::fast, bias_correction::full}) {
+    INFO("kind ", static_cast<int>(kind));
+    graph::quantization_plan plan = q.plan;
+    const auto shifts =
+        graph::correct_biases(plan, q.parameters, samples_source(samples), {.kind = kind});
+    REQUIRE(shifts.size() == 1);
+    CHECK(shifts[0].applied);
+    // The mean that the rounded weights move each column by.
+    graph::executor real(b.get());
+    graph::executor rounded(graph::write_qdq(q.plan, q.parameters));
+    std::vector<double> moved(7, 0.0);
+    for (const sample& s : samples) {
+      const auto wanted = doubles(real.run(s)[0]);
+      const auto found = doubles(rounded.run(s)[0]);
+      for (std::size_t c = 0; c < 7; ++c) {
+        moved[c] += (wanted[c] - found[c]) / 40.0;
+      }
+    }
+    for (std::size_t c = 0; c < 7; ++c) {
+      CHECK(std::fabs(shifts[0].shift[c] - moved[c]) < 0.01);
+    }
+  }
+}
+
 TEST_CASE("bias correction: none, and no samples") {
   test::random_source r(150);
   const graph::model m = branches(r);

@@ -140,8 +140,8 @@ class channel_sums {
   }
 
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
-  /// The shape of the values, but for dimension 0, which is 1. Of several shapes, it is the
-  /// greatest, compared from the left.
+  /// The shape of the values, but for dimension 0, which is 1 unless it is that of the channels. Of
+  /// several shapes, it is the greatest, compared from the left.
   [[nodiscard]] const shape& dims() const noexcept { return dims_; }
   /// The mean of each channel, rounded twice; NaN if a value was NaN or infinite.
   [[nodiscard]] std::vector<double> means() const {
@@ -211,8 +211,8 @@ class channel_sums {
                  ? channels == 0 && next.dims_.empty()
                  : next.dims_.size() > (next.is_image_ ? 1U : 0U) && channels != 0 &&
                        next.count_ % channels == 0 &&
-                       (axis == 0 || next.dims_[axis] == static_cast<std::int64_t>(channels)) &&
-                       next.dims_[0] == 1),
+                       next.dims_[axis] == static_cast<std::int64_t>(channels) &&
+                       (axis == 0 || next.dims_[0] == 1)),
         where, "the shape does not fit the sums");
     next.sums_.resize(channels);
     for (exact_sum& sum : next.sums_) {
@@ -251,7 +251,7 @@ class channel_sums {
   }
 
   void note_shape(shape dims) {
-    if (!dims.empty()) {
+    if (dims.size() > 1) {  // else dimension 0 is that of the channels
       dims[0] = 1;
     }
     dims_ = (std::max)(dims_, dims);
