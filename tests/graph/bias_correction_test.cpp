@@ -615,8 +615,14 @@ TEST_CASE("bias correction: a bias that is added behind a product") {
       error_before += std::fabs(uncorrected[c] - real[c]);
     }
     CHECK(error_before > 0.1);
-    // What is left in float has its bias as it was.
+    // What is left in float has its bias as it was, also if first its Add is left out.
+    if (kind == bias_correction::full) {
+      plan.leave_out({1});
+      CHECK(plan.values().count(plan.float_model().nodes[0].outputs[0]) == 1);
+      CHECK(plan.bias(0) == nullptr);
+    }
     plan.leave_out({0});
+    CHECK(plan.float_model().nodes[0].inputs.size() == 2);
     CHECK(doubles(*plain.plan.bias(0)) ==
           doubles(plan.float_model().initializers.at(plan.float_model().nodes[1].inputs[0])));
   }
@@ -663,6 +669,64 @@ TEST_CASE("bias correction: a product that takes vectors") {
     for (std::size_t c = 0; c < 7; ++c) {
       CHECK(std::fabs(shifts[0].shift[c] - moved[c]) < 0.01);
     }
+  }
+}
+
+TEST_CASE("bias correction: a value that a convolution and a product take") {
+  for (const bool product_first : {false, true}) {
+    INFO("product first: ", product_first);
+    test::random_source r(79);
+    model_builder b;
+    b.input("x", {-1, 6, 16});
+    const auto convolve = [&] {
+      b.output(b.add("Conv",
+                     {"x", b.constant("k", random_floats(r, {4, 6, 3}, -1.0F, 1.0F)),
+                      b.constant("c", random_floats(r, {4}, -1.0F, 1.0F))},
+                     {{"pads", list({1, 1})}}));
+    };
+    const auto multiply = [&] {
+      b.output(b.add(
+          "Add", {b.add("MatMul", {"x", b.constant("w", random_floats(r, {16, 7}, -1.0F, 1.0F))}),
+                  b.constant("b", random_floats(r, {7}, -1.0F, 1.0F))}));
+    };
+    if (product_first) {
+      multiply();
+      convolve();
+    } else {
+      convolve();
+      multiply();
+    }
+    // The columns have means from 0 to 15, the channels the same ones.
+    std::vector<sample> samples;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> x = r.reals(2 * 6 * 16, -0.5F, 0.5F);
+      for (std::size_t k = 0; k < x.size(); ++k) {
+        x[k] += static_cast<float>(k % 16);
+      }
+      samples.push_back({{"x", floats({2, 6, 16}, x)}});
+    }
+    graph::static_quantization_options coarse;
+    coarse.weights.bits = 3;
+    graph::quantization q = graph::static_quantization(b.get(), samples_source(samples), coarse);
+    const auto shifts = graph::correct_biases(q.plan, q.parameters, samples_source(samples),
+                                              {.kind = bias_correction::fast});
+    REQUIRE(shifts.size() == 2);
+    graph::executor real(b.get());
+    graph::executor rounded(graph::write_qdq(q.plan, q.parameters));
+    const std::size_t output = product_first ? 0 : 1;
+    std::vector<double> apart(7, 0.0);
+    for (const sample& s : samples) {
+      const auto wanted = doubles(real.run(s)[output]);
+      const auto found = doubles(rounded.run(s)[output]);
+      for (std::size_t k = 0; k < wanted.size(); ++k) {
+        apart[k % 7] += (wanted[k] - found[k]) / 240.0;
+      }
+    }
+    const graph::bias_shift& shift = shifts[output];
+    for (std::size_t c = 0; c < 7; ++c) {
+      CHECK(std::fabs(apart[c] - (shift.applied ? 0.0 : shift.shift[c])) < 0.1);
+    }
+    CHECK(std::fabs(shift.shift[0]) + std::fabs(shift.shift[1]) > 0.2);
   }
 }
 

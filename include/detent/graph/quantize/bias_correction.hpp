@@ -56,10 +56,11 @@ enum class bias_correction : std::uint8_t {
 /// Which layers are corrected.
 enum class bias_correction_rule : std::uint8_t {
   /// A layer is corrected if the |shift| of no channel exceeds `threshold` standard deviations of
-  /// the layer's float output. Layers without a bias get one.
+  /// the layer's float output. Convolutions and Gemm without a bias get one.
   absolute,
   /// NNCF's rule: a layer is corrected if |shift / bias| of each channel is less than `threshold`.
-  /// Layers without a bias are left alone, and so are, with the fast kind, layers with a bias of 0.
+  /// MatMul and layers without a bias are left alone, and so are, with the fast kind, layers with a
+  /// bias of 0.
   /// The fast kind compares with the recorded mean of the float output; the full kind leaves
   /// activations in float.
   nncf,
@@ -207,12 +208,11 @@ class channel_sums {
     const std::size_t axis = next.is_image_ ? 1 : next.dims_.size() - 1;
     detent::detail::require_state(
         next.is_image_ == is_image_ &&
-            (next.count_ == 0
-                 ? channels == 0 && next.dims_.empty()
-                 : next.dims_.size() > (next.is_image_ ? 1U : 0U) && channels != 0 &&
-                       next.count_ % channels == 0 &&
-                       next.dims_[axis] == static_cast<std::int64_t>(channels) &&
-                       (axis == 0 || next.dims_[0] == 1)),
+            (next.count_ == 0 ? channels == 0 && next.dims_.empty()
+                              : next.dims_.size() > (next.is_image_ ? 1U : 0U) && channels != 0 &&
+                                    next.count_ % channels == 0 &&
+                                    next.dims_[axis] == static_cast<std::int64_t>(channels) &&
+                                    (axis == 0 || next.dims_[0] == 1)),
         where, "the shape does not fit the sums");
     next.sums_.resize(channels);
     for (exact_sum& sum : next.sums_) {
@@ -334,16 +334,19 @@ class layer_means {
       if (n.is("MatMul") && plan.bias(i) == nullptr) {
         continue;
       }
-      means_.emplace(n.inputs[0], detail::channel_sums(is_convolution(n)));
-      means_.emplace(n.outputs[0], detail::channel_sums(is_convolution(n)));
+      for (const std::string& name : {n.inputs[0], n.outputs[0]}) {
+        means_.emplace(std::pair(name, is_convolution(n)), detail::channel_sums(is_convolution(n)));
+      }
     }
   }
   /// Adds a value that a run of the float model computes. Values that no layer takes or makes are
   /// ignored.
   void add(const std::string& name, const tensor& value) {
-    const auto found = means_.find(name);
-    if (found != means_.end()) {
-      found->second.add(value);
+    for (const bool by_convolution : {false, true}) {
+      const auto found = means_.find({name, by_convolution});
+      if (found != means_.end()) {
+        found->second.add(value);
+      }
     }
   }
   /// Afterwards these are the means that would have been collected from all samples of both.
@@ -353,32 +356,40 @@ class layer_means {
     require(std::equal(means_.begin(), means_.end(), other.means_.begin(), other.means_.end(),
                        [](const auto& a, const auto& b) { return a.first == b.first; }),
             error_kind::invalid_argument, "merging the means of other layers");
-    for (auto& [name, sums] : means_) {
-      detail::of_tensor(name, [&, &one = sums, &more = other.means_.at(name)] { one.merge(more); });
+    for (auto& [key, sums] : means_) {
+      detail::of_tensor(key.first,
+                        [&, &one = sums, &more = other.means_.at(key)] { one.merge(more); });
     }
   }
   /// Appends, for each value in the order of names, its sums.
   void write(detent::detail::byte_writer& out) const {
-    for (const auto& [name, sums] : means_) {
+    for (const auto& [key, sums] : means_) {
       sums.write(out);
     }
   }
   /// Replaces all sums by those that write() appended for the same layers. Throws bad_file for
   /// impossible ones.
   void read(detent::detail::byte_reader& in) {
-    std::map<std::string, detail::channel_sums> next = means_;
-    for (auto& [name, sums] : next) {
-      detail::of_tensor(name, [&in, &one = sums] { one.read(in); });
+    std::map<value_key, detail::channel_sums> next = means_;
+    for (auto& [key, sums] : next) {
+      detail::of_tensor(key.first, [&in, &one = sums] { one.read(in); });
     }
     means_ = std::move(next);
   }
-  /// The sums of a value. Throws invalid_argument if no layer takes or makes it.
-  [[nodiscard]] const detail::channel_sums& of(const std::string& name) const {
-    return detail::entry_of(means_, name, "sums of the value");
+  /// The sums of a value that a convolution takes or makes (channels are axis 1), or that a product
+  /// does (channels are the last axis). Throws invalid_argument if none does.
+  [[nodiscard]] const detail::channel_sums& of(const std::string& name, bool by_convolution) const {
+    const auto found = means_.find({name, by_convolution});
+    require(found != means_.end(), error_kind::invalid_argument, "there are no sums of the value '",
+            name, "'");
+    return found->second;
   }
 
  private:
-  std::map<std::string, detail::channel_sums> means_;
+  // The name of a value, and whether it is of a convolution: a product may take it, too.
+  using value_key = std::pair<std::string, bool>;
+
+  std::map<value_key, detail::channel_sums> means_;
 };
 
 namespace detail {
@@ -419,12 +430,12 @@ class bias_corrector {
   /// Whether a layer has a bias or may get one. Throws invalid_argument if there are no samples.
   [[nodiscard]] bool has_bias(std::size_t i) const {
     const node& n = plan_.float_model().nodes[i];
-    // To NNCF, the Add of a bias behind a MatMul is a node of its own.
+    // This rule of NNCF's is for convolutions and Gemm; nncf/ has the whole algorithm.
     const bool is_product = n.is("MatMul");
     if ((is_product && nncf()) || ((is_product || nncf()) && plan_.bias(i) == nullptr)) {
       return false;
     }
-    require(!means_.of(n.inputs[0]).empty(), error_kind::invalid_argument,
+    require(!means_.of(n.inputs[0], is_convolution(n)).empty(), error_kind::invalid_argument,
             "there are no calibration samples");
     return true;
   }
@@ -470,7 +481,8 @@ class bias_corrector {
           }
           sums.add(parts.run_up_to(beginning, *inputs, k < kept.size() ? kept[k] : values).front());
         }
-        shifts.push_back(correct(i, mean_difference(means_.of(n.outputs[0]), sums, n.label())));
+        shifts.push_back(correct(
+            i, mean_difference(means_.of(n.outputs[0], is_convolution(n)), sums, n.label())));
       }
       parts.write(p_, part);
       std::size_t bytes = 0;
@@ -525,7 +537,8 @@ class bias_corrector {
   [[nodiscard]] std::vector<double> fast_shift(std::size_t i) const {
     const model& m = plan_.float_model();
     const node& n = m.nodes[i];
-    const tensor input = means_.of(n.inputs[0]).mean_value(runner_.max_tensor_bytes, n.label());
+    const tensor input =
+        means_.of(n.inputs[0], is_convolution(n)).mean_value(runner_.max_tensor_bytes, n.label());
     const tensor* bias = float_constant(m, n, 2);
     const auto means_of = [&](const tensor& weights) {
       channel_sums sums(is_convolution(n));
@@ -534,9 +547,9 @@ class bias_corrector {
     };
     const channel_sums rounded =
         means_of(dequantized(entry_of(p_.layers, i, "integer weights for the layer with index")));
-    return mean_difference(
-        nncf() ? means_.of(n.outputs[0]) : means_of(m.initializers.at(n.inputs[1])), rounded,
-        n.label());
+    return mean_difference(nncf() ? means_.of(n.outputs[0], is_convolution(n))
+                                  : means_of(m.initializers.at(n.inputs[1])),
+                           rounded, n.label());
   }
 
   /// The shift of each output channel by the rule of NNCF, from runs of the network with rounded
@@ -559,7 +572,7 @@ class bias_corrector {
     while (const auto inputs = samples()) {
       sums.add(quantized.run(*inputs)[0]);
     }
-    return mean_difference(means_.of(n.outputs[0]), sums, n.label());
+    return mean_difference(means_.of(n.outputs[0], is_convolution(n)), sums, n.label());
   }
 
   [[nodiscard]] bool is_acceptable(std::size_t i, const std::vector<double>& shift) const {
@@ -576,7 +589,8 @@ class bias_corrector {
       }
       return largest < options_.threshold;
     }
-    const double limit = options_.threshold * means_.of(n.outputs[0]).standard_deviation();
+    const double limit =
+        options_.threshold * means_.of(n.outputs[0], is_convolution(n)).standard_deviation();
     return std::all_of(shift.begin(), shift.end(), [&](double s) { return std::fabs(s) <= limit; });
   }
 

@@ -25,7 +25,7 @@ namespace graph {
 /// Rewrites a model with QuantizeLinear/DequantizeLinear pairs, from any tool, to ONNX's
 /// QLinearConv and QLinearMatMul and to the integer operators of com.microsoft, in place. Regions
 /// that these operators or ONNX Runtime's kernels for them cannot express stay as they are. The
-/// result computes the same.
+/// result computes the same, up to the float rounding of MatMulIntegerToFloat.
 ///
 /// ONNX does not define in which order QLinearConv and QLinearMatMul multiply the three scales, so
 /// runtimes may differ from each other by one step where a result is next to a tie.

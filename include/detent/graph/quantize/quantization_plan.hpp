@@ -278,14 +278,16 @@ class quantization_plan {
   }
 
   /// Leaves more nodes, given by their indices, in float, and with them everything that needs their
-  /// results in 8 bits. A layer among them gets back the bias that it had before set_bias().
+  /// results in 8 bits. A layer among them gets back the bias that it had before set_bias(), and so
+  /// does one whose Add of a bias is among them; its product is stored in 8 bits then.
   /// Indices of nodes do not change.
   void leave_out(const std::set<std::size_t>& nodes) {
     for (const std::size_t i : nodes) {
       ignored_.insert(i);
-      const auto before = biases_before_.find(i);
+      const std::size_t layer = layer_of_bias(i).value_or(i);
+      const auto before = biases_before_.find(layer);
       if (before != biases_before_.end()) {
-        give_bias(i, before->second);
+        give_bias(layer, before->second);
         biases_before_.erase(before);
       }
     }

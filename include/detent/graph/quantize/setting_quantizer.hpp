@@ -168,12 +168,12 @@ class setting_quantizer {
     std::set<std::size_t> indices;
     const std::vector<node>& all = plan_.float_model().nodes;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (outputs.count(all[i].outputs[0]) != 0) {
+      if (outputs.count(all[i].outputs[0]) != 0 && !plan_.layer_of_bias(i)) {
         indices.insert(i);
       }
     }
     require(indices.size() == outputs.size(), error_kind::invalid_argument,
-            "a node that stays in float is not in the model");
+            "a node that stays in float is not in the model, or adds the bias of a layer");
     return indices;
   }
 

@@ -309,7 +309,8 @@ class lowering {
     return true;
   }
 
-  /// The name of a constant bias as float32 of rank 1; nothing if it has another type.
+  /// The name of a constant bias as float32 of rank 1, which is added to the model if it is stored
+  /// in another form; nothing if it is neither float32 nor int32 with zero points of 0.
   [[nodiscard]] std::optional<std::string> float_bias(const std::string& value) {
     const auto b = values_.dequantized(value);
     const tensor& t = *values_.constant(b ? b->name : value);
