@@ -60,9 +60,8 @@ enum class bias_correction_rule : std::uint8_t {
   absolute,
   /// NNCF's rule: a layer is corrected if |shift / bias| of each channel is less than `threshold`.
   /// MatMul and layers without a bias are left alone, and so are, with the fast kind, layers with a
-  /// bias of 0.
-  /// The fast kind compares with the recorded mean of the float output; the full kind leaves
-  /// activations in float.
+  /// bias of 0. The fast kind compares with the recorded mean of the float output; the full kind
+  /// leaves activations in float.
   nncf,
 };
 
