@@ -28,7 +28,8 @@ struct nncf_arguments {
   std::string target_device = "any";     // any, cpu, gpu, npu
   std::string overflow_fix;              // none, enable, first-layer; empty: by the mode
   std::string bias_correction = "fast";  // none, fast, full
-  float smooth_quant = 0.95F;            // alpha of MatMul and Gemm; negative: none
+  bool unsigned_activations = false;
+  float smooth_quant = 0.95F;  // alpha of MatMul and Gemm; negative: none
   detent::graph::ignored_scope ignored;
   // With --compress, in place of all of the above but the ignored nodes.
   std::optional<nncf_compression_arguments> compression;

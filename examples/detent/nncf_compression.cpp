@@ -125,7 +125,7 @@ std::optional<nncf_compression_arguments> nncf_compression_flags::arguments(
     return std::nullopt;
   }
   for (const char* name : {"mode", "preset", "model-type", "target-device", "smooth-quant",
-                           "overflow-fix", "bias-correction", "format"}) {
+                           "overflow-fix", "bias-correction", "format", "activations"}) {
     if (given.count(name) != 0) {
       throw usage_error(std::string("--compress has no --") + name);
     }

@@ -60,6 +60,7 @@ nncf::quantize_options nncf_options_of(const nncf_arguments& a) {
   o.fast_bias_correction = a.bias_correction != "full";
   o.smooth_quant_alphas.matmul = a.smooth_quant;
   o.ignored_scope = a.ignored;
+  o.unsigned_activations = a.unsigned_activations;
   return o;
 }
 
@@ -110,9 +111,9 @@ nncf_flags::nncf_flags(CLI::App& command, bool observes) : observes_(observes) {
 nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
                                      const std::string& bias_correction) const {
   for (const char* name :
-       {"approach", "activations", "weights", "method", "percentile", "granularity",
-        "weight-scales", "reduce-range", "symmetric-activations", "bits", "activation-bits",
-        "block-size", "weight-algorithm", "budget", "max-drop", "report", "labels", "validation"}) {
+       {"approach", "weights", "method", "percentile", "granularity", "weight-scales",
+        "reduce-range", "symmetric-activations", "bits", "activation-bits", "block-size",
+        "weight-algorithm", "budget", "max-drop", "report", "labels", "validation"}) {
     if (given.count(name) != 0) {
       throw usage_error(std::string("--pipeline nncf has no --") + name);
     }

@@ -119,6 +119,9 @@ void observe_options::read_nncf() {
                         " here: its states hold all samples, and cannot be merged");
     }
   }
+  if (s_.given.count("activations") != 0) {
+    throw usage_error("--pipeline nncf has no --activations here: it does not change its states");
+  }
   a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
   add_ignored_nodes(*a_.nncf, s_.scope, s_.overrides);
 }

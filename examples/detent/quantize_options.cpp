@@ -95,7 +95,11 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
                   "When ranges of activations are taken: from samples (static), in each run "
                   "(dynamic), or never (weight-only)")
       ->check(CLI::IsMember(graph::approach_names));
-  command.add_option("--activations", s.activations, "Type of activations")
+  command
+      .add_option("--activations", s.activations,
+                  "Type of activations; with --pipeline nncf, u8 for all, or not given: by the "
+                  "sign of each "
+                  "range")
       ->check(CLI::IsMember(graph::byte_type_names));
   command
       .add_option(
@@ -282,6 +286,11 @@ quantize_arguments quantize_options::arguments() {
   s_.given = given_options(command_);
   if (pipeline_ == "nncf") {
     a_.nncf = nncf_.arguments(s_.given, s_.bias_correction);
+    a_.nncf->unsigned_activations = s_.given.count("activations") != 0;
+    if (a_.nncf->unsigned_activations && s_.activations != "u8") {
+      throw usage_error("--pipeline nncf has no --activations " + s_.activations +
+                        ": without it, the sign of each range decides");
+    }
     if (s_.format != "qdq" && s_.format != "qoperator" && s_.given.count("format") != 0) {
       throw usage_error("--pipeline nncf has no --format " + s_.format);
     }

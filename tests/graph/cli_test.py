@@ -760,6 +760,12 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(first == out.read_bytes())
         self.wrong_usage(["--pipeline auto", "--mode"], *self.quantize("--mode", "int8"))
         self.wrong_usage(["--pipeline nncf", "--method"], *self.quantize("--pipeline", "nncf", "--method", "kl"))
+        self.works(*self.quantize("--pipeline", "nncf", "--activations", "u8", output=out))
+        self.wrong_usage(["--activations s8"], *self.quantize("--pipeline", "nncf", "--activations", "s8"))
+        self.wrong_usage(["--compress", "--activations"],
+                         *self.quantize("--pipeline", "nncf", "--compress", "int8-sym", "--activations", "u8"))
+        self.wrong_usage(["--activations"], "observe", MODEL, "--calib", CALIBRATION, "--pipeline", "nncf", "--activations", "u8",
+                         "-o", self.folder / "x.states")
         self.wrong_usage(["--pipeline auto", "--preset"], *self.quantize("--preset", "mixed"))
         self.wrong_usage(["--pipeline"], *self.quantize("--pipeline", "other"))
         self.wrong_usage(["--smooth-quant", "--model-type transformer"], *self.quantize("--pipeline", "nncf", "--smooth-quant"))

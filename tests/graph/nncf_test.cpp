@@ -636,6 +636,42 @@ TEST_CASE("nncf::quantize: the type of an activation is that of its range") {
   CHECK(activation(q, "x")->zero_points == std::vector<std::int32_t>{0});
 }
 
+TEST_CASE("nncf::quantize: int8 activations as uint8 of the same reals") {
+  test::random_source r(233);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+  const nncf::dataset data(samples);
+  for (const nncf::preset preset : {nncf::preset::performance, nncf::preset::mixed}) {
+    const nncf::quantization before = nncf::quantize(m, data, {.preset = preset});
+    const nncf::quantization after =
+        nncf::quantize(m, data, {.preset = preset, .unsigned_activations = true});
+    REQUIRE(before.parameters.size() == after.parameters.size());
+    int moved = 0;
+    for (std::size_t k = 0; k < before.parameters.size(); ++k) {
+      const nncf::quantizer_parameters& a = before.parameters[k];
+      const nncf::quantizer_parameters& b = after.parameters[k];
+      const bool moves = !before.quantizers[k].weights_of && a.type == element_type::s8;
+      moved += moves ? 1 : 0;
+      CHECK(b.type == (moves ? element_type::u8 : a.type));
+      CHECK(a.scales == b.scales);
+      for (std::size_t c = 0; c < a.zero_points.size(); ++c) {
+        CHECK(b.zero_points[c] == a.zero_points[c] + (moves ? 128 : 0));
+      }
+    }
+    CHECK(moved > 0);
+    for (const auto& sample : samples) {
+      CHECK(run(after.result, sample) == run(before.result, sample));
+      CHECK(run(graph::for_execution(after.result), sample) ==
+            run(graph::for_execution(before.result), sample));
+    }
+  }
+  check_graph_error(error_kind::unsupported, {"unsigned_activations"}, [&] {
+    static_cast<void>(nncf::quantize(
+        m, data, {.mode = nncf::quantization_mode::fp8_e4m3, .unsigned_activations = true}));
+  });
+}
+
 TEST_CASE("nncf::quantize: channels before a depthwise convolution have scales of their own") {
   test::random_source r(221);
   INFO("seed ", r.seed());

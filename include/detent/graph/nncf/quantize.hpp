@@ -130,8 +130,9 @@ struct bias_correction_params {
 /// defaults. Its advanced parameters stand here beside the others.
 struct quantize_options {
   /// What the levels are. Those of floats go with the preset performance, the target devices any
-  /// and cpu and no overflow fix, which are their defaults, and not with quantize_outputs or
-  /// restrictions of quantizers; as in NNCF, quantize() throws unsupported for others.
+  /// and cpu and no overflow fix, which are their defaults, and not with quantize_outputs,
+  /// unsigned_activations or restrictions of quantizers; as in NNCF, quantize() throws unsupported
+  /// for others.
   nncf::quantization_mode mode = nncf::quantization_mode::int8;
   /// Whether activations are symmetric. By default performance; mixed for transformers, unless the
   /// mode is one of floats.
@@ -175,6 +176,10 @@ struct quantize_options {
   bool batchwise_statistics = false;
   /// Restrictions of the quantizers of activations.
   quantization_params activations_quantization_params = {};
+  /// Whether int8 activations become uint8, which NNCF does not have: levels and zero points are
+  /// 128 higher and stand for the same reals. On x86 processors, ONNX Runtime computes a product in
+  /// integers only if its left side is uint8, unless that is the only node that takes it.
+  bool unsigned_activations = false;
   /// Restrictions of the quantizers of weights.
   quantization_params weights_quantization_params = {};
   /// What becomes of quantizers below a value that several nodes take.
@@ -400,6 +405,7 @@ class quantizer {
     require_default(options_.overflow_fix.value_or(overflow_fix::none) == overflow_fix::none,
                     "overflow fix");
     require_default(!options_.quantize_outputs, "quantize_outputs");
+    require_default(!options_.unsigned_activations, "unsigned_activations");
     require_default(options_.activations_quantization_params == quantization_params{},
                     "activations_quantization_params");
     require_default(options_.weights_quantization_params == quantization_params{},
@@ -604,6 +610,9 @@ class quantizer {
                    : float8_parameters_of(std::move(ranges[k]), of.config, type);
       }));
       all.back().axis = axis;
+      if (!of.weights_of && options_.unsigned_activations) {
+        make_unsigned(all.back());
+      }
       if (!of.weights_of && options_.on_parameters) {
         options_.on_parameters(of.value, all.back());
       }

@@ -103,6 +103,16 @@ namespace detail {
   return p;
 }
 
+/// Makes int8 levels uint8 ones, which stand for the same reals.
+inline void make_unsigned(quantizer_parameters& p) {
+  if (p.type == element_type::s8) {
+    p.type = element_type::u8;
+    for (std::int32_t& zero_point : p.zero_points) {
+      zero_point += 128;
+    }
+  }
+}
+
 /// Scales of floats of 8 bits for ranges, one for each channel or one for all, as NNCF's
 /// calculate_convert_parameters() has them, in float:
 ///
