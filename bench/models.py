@@ -5,12 +5,13 @@
     models.py --program bench_models --detent detent [--threads 1 2] [--seconds S] [--profile] [MODEL.onnx...]
 
 Without models, makes networks with random weights: a squeezenet (1.1, 3x224x224), mobilenets (v1 of a quarter of the
-width on 3x96x96, v2 on 3x224x224), a resnet20 (3x32x32) and a tiny_darknet (3x224x224). `detent quantize` makes the
-integer model of each (--forms int8; QDQ, calibrated on random inputs), and both sides run that same file. A row for
-each model, form and number of threads: medians in microseconds, the ratio (above 1: detent is faster) with its
-quartiles and that of the shortest times, and the largest difference of the outputs in parts of the largest output, which is compared before the
-timing. With --profile also the time of each operator on both sides and the slowest nodes of the executor, from runs
-that follow the timed ones; to measure nodes takes time itself, most in small models."""
+width on 3x96x96, v2 on 3x224x224), a resnet20 (3x32x32), a tiny_darknet (3x224x224) and a transformer of 6 layers (64
+tokens of 384 numbers). `detent quantize` makes the integer model of each (--forms int8; QDQ, calibrated on random
+inputs), and both sides run that same file. A row for each model, form and number of threads: medians in microseconds,
+the ratio (above 1: detent is faster) with its quartiles and that of the shortest times, and the largest difference of
+the outputs in parts of the largest output, which is compared before the timing. With --profile also the time of each
+operator on both sides and the slowest nodes of the executor, from runs that follow the timed ones; to measure nodes
+takes time itself, most in small models."""
 
 import argparse
 import collections
@@ -29,11 +30,11 @@ from onnx import TensorProto, helper, numpy_helper
 class Network:
     """A chain of layers with random weights that keep the sizes of values."""
 
-    def __init__(self, channels, size):
+    def __init__(self, shape):
         self.random = np.random.default_rng(1)
         self.nodes, self.constants = [], []
-        self.input = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, size, size])
-        self.channels = {"x": channels}
+        self.input = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+        self.channels = {"x": shape[1]}
 
     def add(self, kind, inputs, channels, **attributes):
         name = f"v{len(self.nodes)}"
@@ -41,9 +42,9 @@ class Network:
         self.channels[name] = channels
         return name
 
-    def constant(self, values):
+    def constant(self, values, kind=np.float32):
         name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(values, np.float32), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(values, kind), name))
         return name
 
     def conv(self, x, filters, kernel, stride=1, groups=1, activation="Relu", pad=None):
@@ -70,14 +71,27 @@ class Network:
         w = self.random.standard_normal((count, self.channels[x])) / np.sqrt(self.channels[x])
         return self.add("Gemm", [x, self.constant(w), self.constant(np.zeros(count))], count, transB=1)
 
+    def linear(self, x, inputs, outputs):
+        w = self.constant(self.random.standard_normal((inputs, outputs)) / np.sqrt(inputs))
+        b = self.constant(self.random.standard_normal(outputs) * 0.1)
+        return self.add("Add", [b, self.add("MatMul", [x, w], outputs)], outputs)
+
+    def normalized(self, x, width):
+        gamma, beta = self.constant(np.ones(width)), self.constant(np.zeros(width))
+        return self.add("LayerNormalization", [x, gamma, beta], width)
+
+    def heads(self, x, perm, heads, size):
+        x = self.add("Reshape", [x, self.constant([0, 0, heads, size], np.int64)], heads)
+        return self.add("Transpose", [x], heads, perm=perm)
+
     def save(self, y, path):
         graph = helper.make_graph(self.nodes, path.stem, [self.input], [onnx.ValueInfoProto(name=y)], self.constants)
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
         return path
 
 
 def squeezenet(path):
-    n = Network(3, 224)
+    n = Network([1, 3, 224, 224])
     x = n.pool(n.conv("x", 64, 3, 2, pad=0))
     for i, (squeezed, expanded) in enumerate(((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256),
                                               (64, 256))):
@@ -91,7 +105,7 @@ def squeezenet(path):
 
 
 def mobilenet_v1(path, width=0.25):
-    n = Network(3, 96)
+    n = Network([1, 3, 96, 96])
     x = n.conv("x", int(32 * width), 3, 2)
     for filters, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1), (512, 1), (512, 1),
                             (512, 1), (512, 1), (1024, 2), (1024, 1)):
@@ -100,7 +114,7 @@ def mobilenet_v1(path, width=0.25):
 
 
 def mobilenet_v2(path):
-    n = Network(3, 224)
+    n = Network([1, 3, 224, 224])
     x = n.conv("x", 32, 3, 2, activation="Clip")
     for expand, filters, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
                                            (6, 160, 3, 2), (6, 320, 1, 1)):
@@ -112,7 +126,7 @@ def mobilenet_v2(path):
 
 
 def resnet20(path):
-    n = Network(3, 32)
+    n = Network([1, 3, 32, 32])
     x = n.conv("x", 16, 3)
     for filters in (16, 32, 64):
         for _ in range(3):
@@ -124,7 +138,7 @@ def resnet20(path):
 
 
 def tiny_darknet(path):
-    n = Network(3, 224)
+    n = Network([1, 3, 224, 224])
     x = n.pool(n.conv("x", 16, 3), 2)
     x = n.pool(n.conv(x, 32, 3), 2)
     for squeezed, expanded in ((16, 128), (32, 256), (64, 512)):
@@ -136,8 +150,29 @@ def tiny_darknet(path):
     return n.save(n.add("Flatten", [x], 1000), path)
 
 
+def transformer(path, layers=6, length=64, width=384, heads=12):
+    """The encoder of MiniLM-L6, in the nodes that PyTorch exports."""
+    n = Network([1, length, width])
+    x = n.normalized("x", width)
+    for _ in range(layers):
+        size = width // heads
+        q, k, v = (n.heads(n.linear(x, width, width), perm, heads, size)
+                   for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+        a = n.add("Div", [n.add("MatMul", [q, k], heads), n.constant(np.sqrt(size))], heads)
+        a = n.add("MatMul", [n.add("Softmax", [a], heads, axis=-1), v], heads)
+        a = n.add("Transpose", [a], heads, perm=[0, 2, 1, 3])
+        a = n.add("Reshape", [a, n.constant([0, 0, width], np.int64)], width)
+        x = n.normalized(n.add("Add", [n.linear(a, width, width), x], width), width)
+        u = n.linear(x, width, 4 * width)
+        e = n.add("Erf", [n.add("Div", [u, n.constant(np.sqrt(2))], 4 * width)], 4 * width)
+        u = n.add("Mul", [u, n.add("Add", [e, n.constant(1)], 4 * width)], 4 * width)
+        u = n.add("Mul", [u, n.constant(0.5)], 4 * width)
+        x = n.normalized(n.add("Add", [n.linear(u, 4 * width, width), x], width), width)
+    return n.save(x, path)
+
+
 NETWORKS = {"squeezenet": squeezenet, "mobilenet_v1_025": mobilenet_v1, "mobilenet_v2": mobilenet_v2,
-            "resnet20": resnet20, "tiny_darknet": tiny_darknet}
+            "resnet20": resnet20, "tiny_darknet": tiny_darknet, "transformer": transformer}
 
 
 def quantized(detent, model, folder):
