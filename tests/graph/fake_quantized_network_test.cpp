@@ -164,6 +164,91 @@ TEST_CASE("fake-quantized network: the bits of the exported model, in integers a
   }
 }
 
+TEST_CASE("fake-quantized network: float results of products have the bits of the exported model") {
+  test::random_source r(938);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, 9});
+  const auto random = [&](const char* name, const shape& dims) {
+    return b.constant(name, random_floats(r, dims, -1.0F, 1.0F));
+  };
+  std::string y = b.add("Add", {b.add("MatMul", {"x", random("w", {9, 8})}), random("wb", {8})});
+  const std::string z = b.add("Softmax", {b.add("Add", {y, b.add("Sin", {y})})});
+  // The Relu and the Clip are part of the integer product in the exported model. The sum takes z as
+  // it is.
+  y = b.add("Relu", {b.add("Add", {b.add("MatMul", {z, random("v", {8, 8})}), random("vb", {8})})});
+  y = b.add("Clip", {y, "", b.scalar("most", 1.5F)});
+  y = b.add("MatMul", {b.add("Sin", {b.add("Add", {y, z})}), random("u", {8, 5})});
+  y = b.add("Relu", {b.add("Gemm", {b.add("Flatten", {b.add("Exp", {y})}), random("t", {15, 4}),
+                                    random("tb", {4})})});
+  b.output(b.add("Sin", {b.add("Clip", {y, b.scalar("least", 0.25F), ""})}));
+  const auto samples = samples_of_x(r, {4, 3, 9}, 3);
+  for (std::size_t bits = 2; bits <= 8; ++bits) {
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      INFO(bits, " bits, ", graph::name(type));
+      const quantized_network n(
+          b.get(), samples,
+          {.activations = {.type = type, .bits = bits}, .weights = {.bits = bits}});
+      CHECK(n.q.plan.values().size() == 4);  // what the layers take
+      const graph::fake_quantized_network network(n.q.plan, n.q.parameters, n.scales);
+      CHECK(graph::to_onnx(network.exported(network.network()).result) ==
+            graph::to_onnx(n.q.result));
+      graph::model trained = network.network();
+      CHECK(test::count(trained, "StraightThrough") == 4);
+      for (std::size_t step = 0; step < 3; ++step) {
+        const graph::model integers = graph::for_execution(network.exported(trained).result);
+        CHECK(test::count(integers, "QLinearGemm") == 4);
+        CHECK(test::count(integers, "Relu") + test::count(integers, "Clip") == 0);
+        graph::gradient_graph simulated(trained);
+        for (const auto& sample : samples) {
+          CHECK(bits_apart(simulated, trained.outputs[0].name, integers, sample) == 0);
+        }
+        disturb(trained, network.constants(true, true), r);
+      }
+      if (bits < 8) {
+        continue;
+      }
+      // Gradients pass as if the float operators had the results; those have them but for rounding,
+      // which can change a level.
+      graph::model in_float = trained;
+      std::erase_if(in_float.nodes,
+                    [](const graph::node& o) { return o.op_type == "QLinearGemm"; });
+      for (graph::node& o : in_float.nodes) {
+        if (o.op_type == "StraightThrough") {
+          o.op_type = "Identity";
+          o.domain.clear();
+          o.inputs.resize(1);
+        }
+      }
+      std::set<std::string> wanted;
+      for (const graph::trained_constant& c : network.constants(true, true)) {
+        wanted.insert(c.name);
+      }
+      const auto gradients_of = [&](const graph::model& m) {
+        graph::gradient_graph g(m);
+        g.forward(samples[0]);
+        const std::string& output = m.outputs[0].name;
+        return g.backward({{output, std::vector<double>(g.value(output).count(), 1.0)}}, wanted);
+      };
+      const auto found = gradients_of(trained);
+      const auto expected = gradients_of(in_float);
+      REQUIRE(found.size() == expected.size());
+      for (const std::string& name :
+           {std::string("w"), std::string("v"), std::string("u"), std::string("t")}) {
+        INFO(name);
+        double size = 0.0;
+        double apart = 0.0;
+        for (std::size_t i = 0; i < expected.at(name).size(); ++i) {
+          size += std::fabs(expected.at(name)[i]);
+          apart += std::fabs(expected.at(name)[i] - found.at(name)[i]);
+        }
+        CHECK(size > 0.0);
+        CHECK(apart < 0.01 * size);
+      }
+    }
+  }
+}
+
 TEST_CASE("fake-quantized network: ties round as in integers") {
   // Scales of 0.1 and a result in steps of 0.02: half of the sums are ties of the requantization,
   // and sums in float fall to either side of them.
@@ -414,8 +499,9 @@ TEST_CASE("fake-quantized network: while quantizers are off, it is the float net
 
 namespace {
 
-/// A convolution, a grouped one and a Gemm, each with a BatchNormalization behind it.
-graph::model normalized_layers(test::random_source& r) {
+/// A convolution, a grouped one and a Gemm, each with a BatchNormalization behind it. With
+/// `to_float`, a float operator takes the result of the Gemm, which is not stored in 8 bits then.
+graph::model normalized_layers(test::random_source& r, bool to_float) {
   model_builder b;
   b.input("x", {-1, 2, 5, 5});
   std::size_t count = 0;
@@ -435,7 +521,8 @@ graph::model normalized_layers(test::random_source& r) {
             {{"group", number(2)}});
   y = b.add("Flatten", {b.add("Relu", {normalized(y, 6)})});
   y = b.add("Gemm", {y, b.constant("w2", random_floats(r, {6, 3}, -0.5F, 0.5F))});
-  b.output(normalized(y, 3));
+  y = normalized(y, 3);
+  b.output(to_float ? b.add("Sin", {y}) : y);
   return b.get();
 }
 
@@ -450,10 +537,11 @@ std::vector<graph::folded_normalization> normalizations_of(graph::model m) {
 TEST_CASE("fake-quantized network: trained normalizations are folded as they are exported") {
   test::random_source r(914);
   INFO("seed ", r.seed());
-  const graph::model m = normalized_layers(r);
-  const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
-  for (const std::size_t bits : std::initializer_list<std::size_t>{3, 8}) {
-    for (const bool per_channel : {false, true}) {
+  for (const bool to_float : {false, true}) {
+    const graph::model m = normalized_layers(r, to_float);
+    const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
+    for (const auto& [bits, per_channel] : std::initializer_list<std::pair<std::size_t, bool>>{
+             {3, false}, {3, true}, {8, false}, {8, true}}) {
       const quantized_network n(
           m, samples,
           {.activations = {.bits = bits}, .weights = {.per_channel = per_channel, .bits = bits}});
@@ -469,6 +557,7 @@ TEST_CASE("fake-quantized network: trained normalizations are folded as they are
         CHECK(names.count(std::string(name) + "_trained") == 1);
       }
       CHECK(test::count(network.network(), "FoldNormalization") == 3);
+      CHECK(test::count(network.network(), "StraightThrough") == (to_float ? 1 : 0));
       graph::model trained = network.network();
       for (std::size_t step = 0; step < 3; ++step) {
         const graph::model now = network.exported(trained).result;
@@ -487,69 +576,75 @@ TEST_CASE("fake-quantized network: trained normalizations are folded as they are
 TEST_CASE("fake-quantized network: normalizations take the statistics of the batch, then freeze") {
   test::random_source r(915);
   INFO("seed ", r.seed());
-  const graph::model m = normalized_layers(r);
-  const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
-  const quantized_network n(m, samples, {});
-  const graph::fake_quantized_network network(n.q.plan, n.q.parameters, n.scales,
-                                              graph::activation_rule::lsq, normalizations_of(m));
-  const auto near = [](const tensor& a, const tensor& b, float bound) {
-    const auto x = values_of<float>(a);
-    const auto y = values_of<float>(b);
-    REQUIRE(x.size() == y.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      CHECK(std::fabs(x[i] - y[i]) <= bound);
-    }
-  };
-  // Without fake quantizers it is the float network in training form, and so are the statistics,
-  // but for the bias of the first layer; with 8 bits its variance is close.
-  graph::gradient_graph real(graph::training_form(m));
-  real.forward(samples[0]);
-  for (const bool quantizes : {false, true}) {
-    const graph::model batch = network.network({.quantizes = quantizes, .batch_statistics = true});
-    CHECK(test::count(batch, "BatchNormalization") == 3);
-    CHECK(test::count(batch, "QLinearConv") == 0);
-    graph::gradient_graph g(batch);
-    g.forward(samples[0]);
-    if (!quantizes) {
-      near(g.value(batch.outputs[0].name), real.value(m.outputs[0].name), 1e-4F);
-    }
-    // Values behind the first quantized normalization leave the ranges of the running statistics.
-    for (std::size_t i = 0; i < (quantizes ? 1 : 3); ++i) {
-      std::size_t at = 0;
-      const auto statistics = [&](const graph::model& from) -> const graph::node& {
-        at = 0;
-        for (const graph::node& node : from.nodes) {
-          if (node.is("BatchNormalization") && at++ == i) {
-            return node;
+  for (const bool to_float : {false, true}) {
+    const graph::model m = normalized_layers(r, to_float);
+    const auto samples = samples_of_x(r, {16, 2, 5, 5}, 2);
+    const quantized_network n(m, samples, {});
+    const graph::fake_quantized_network network(n.q.plan, n.q.parameters, n.scales,
+                                                graph::activation_rule::lsq, normalizations_of(m));
+    const auto near = [](const tensor& a, const tensor& b, float bound) {
+      const auto x = values_of<float>(a);
+      const auto y = values_of<float>(b);
+      REQUIRE(x.size() == y.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        CHECK(std::fabs(x[i] - y[i]) <= bound);
+      }
+    };
+    // Without fake quantizers it is the float network in training form, and so are the statistics,
+    // but for the bias of the first layer; with 8 bits its variance is close.
+    graph::gradient_graph real(graph::training_form(m));
+    real.forward(samples[0]);
+    for (const bool quantizes : {false, true}) {
+      const graph::model batch =
+          network.network({.quantizes = quantizes, .batch_statistics = true});
+      CHECK(test::count(batch, "BatchNormalization") == 3);
+      CHECK(test::count(batch, "QLinearConv") == 0);
+      CHECK(test::count(batch, "QLinearGemm") == 0);
+      graph::gradient_graph g(batch);
+      g.forward(samples[0]);
+      if (!quantizes) {
+        near(g.value(batch.outputs[0].name), real.value(m.outputs[0].name), 1e-4F);
+      }
+      // Values behind the first quantized normalization leave the ranges of the running statistics.
+      for (std::size_t i = 0; i < (quantizes ? 1 : 3); ++i) {
+        std::size_t at = 0;
+        const auto statistics = [&](const graph::model& from) -> const graph::node& {
+          at = 0;
+          for (const graph::node& node : from.nodes) {
+            if (node.is("BatchNormalization") && at++ == i) {
+              return node;
+            }
           }
+          return from.nodes.front();
+        };
+        const graph::node& a = statistics(batch);
+        const graph::node& e = statistics(real.graph_model());
+        near(g.value(a.outputs[2]), real.value(e.outputs[2]), quantizes ? 0.02F : 1e-4F);
+        if (i > 0) {
+          near(g.value(a.outputs[1]), real.value(e.outputs[1]), quantizes ? 0.02F : 1e-4F);
         }
-        return from.nodes.front();
-      };
-      const graph::node& a = statistics(batch);
-      const graph::node& e = statistics(real.graph_model());
-      near(g.value(a.outputs[2]), real.value(e.outputs[2]), quantizes ? 0.02F : 1e-4F);
-      if (i > 0) {
-        near(g.value(a.outputs[1]), real.value(e.outputs[1]), quantizes ? 0.02F : 1e-4F);
       }
     }
+    // Running statistics follow the batches of a trainer until they are frozen.
+    graph::training_options o;
+    o.loss.target = graph::training_target::values;
+    const graph::model batch = network.network({.batch_statistics = true});
+    graph::trainer t(batch, network.constants(true, true), o, 4, batch.outputs[0].name);
+    const graph::training_batch of{samples[0], random_floats(r, {16, 3}, -1.0F, 1.0F)};
+    const auto mean = [&] {
+      return values_of<float>(t.network().initializers.at("mean1_trained"));
+    };
+    const auto begin = mean();
+    static_cast<void>(t.step(of));
+    const auto moved = mean();
+    CHECK(moved != begin);
+    t.use_nodes(network.network());
+    static_cast<void>(t.step(of));
+    CHECK(mean() == moved);
+    const auto gamma = values_of<float>(t.network().initializers.at("gamma1_trained"));
+    static_cast<void>(t.step(of));
+    CHECK(values_of<float>(t.network().initializers.at("gamma1_trained")) != gamma);
   }
-  // Running statistics follow the batches of a trainer until they are frozen.
-  graph::training_options o;
-  o.loss.target = graph::training_target::values;
-  const graph::model batch = network.network({.batch_statistics = true});
-  graph::trainer t(batch, network.constants(true, true), o, 4, batch.outputs[0].name);
-  const graph::training_batch of{samples[0], random_floats(r, {16, 3}, -1.0F, 1.0F)};
-  const auto mean = [&] { return values_of<float>(t.network().initializers.at("mean1_trained")); };
-  const auto begin = mean();
-  static_cast<void>(t.step(of));
-  const auto moved = mean();
-  CHECK(moved != begin);
-  t.use_nodes(network.network());
-  static_cast<void>(t.step(of));
-  CHECK(mean() == moved);
-  const auto gamma = values_of<float>(t.network().initializers.at("gamma1_trained"));
-  static_cast<void>(t.step(of));
-  CHECK(values_of<float>(t.network().initializers.at("gamma1_trained")) != gamma);
 }
 
 TEST_CASE("operators of training refuse attributes that no tool writes, and biases have codes") {

@@ -253,6 +253,41 @@ TEST_CASE("qoperator: products that are float, and those that a bias is added to
   }
 }
 
+TEST_CASE("qoperator: Gemm with a float result") {
+  test::random_source r(257);
+  INFO("seed ", r.seed());
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    for (const bool per_channel : {false, true}) {
+      for (const std::string_view what : {"no bias", "row", "int32 row"}) {
+        INFO(graph::name(type), " per channel ", per_channel, " ", what);
+        model_builder b;
+        b.input("x", {3, 9});
+        std::vector<std::string> inputs{
+            b.pair("x", 0.05F, level(type, 113), type),
+            weights(b, r, "w", {9, 7}, 1, per_channel, element_type::s8)};
+        if (what == "int32 row") {
+          inputs.push_back(integer_bias(b, r, "w", 0.05F, 7));
+        } else if (what == "row") {
+          inputs.push_back(b.constant("b", random_floats(r, {7}, -2.0F, 2.0F)));
+        }
+        // The Relu is no part of it: QGemm has no clamp.
+        b.output(b.add("Sin", {b.add("Relu", {b.add("Gemm", inputs)})}));
+        const tensors x{{"x", random_floats(r, {3, 9}, -7.0F, 7.0F)}};
+        graph::model m = converted(b.get());
+        CHECK(sorted_operators(m) == "QuantizeLinear Relu Sin com.microsoft.QGemm");
+        CHECK(m.nodes[1].inputs.size() == (what == "no bias" ? 6 : 7));
+        const auto expected = values_of<float>(outputs_of(b.get(), x)[0]);
+        m = graph::parse_onnx(graph::to_onnx(m), ".");
+        const auto found = values_of<float>(outputs_of(graph::for_execution(m), x)[0]);
+        REQUIRE(found.size() == expected.size());
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          CHECK(std::fabs(found[i] - expected[i]) <= (what == "row" ? 0.01F : 1e-4F));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("qoperator: the operators of two activations and of one") {
   test::random_source r(301);
   INFO("seed ", r.seed());

@@ -330,7 +330,8 @@ TEST_CASE("static: the bias that is added behind a product is part of it") {
       o.scope.ignored.names = {"sum"};
     }
     const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples), o);
-    CHECK(q.plan.values().count(product) == (is_part ? 0 : 1));
+    // The Add takes the product in 8 bits, unless it is in float.
+    CHECK(q.plan.values().count(product) == (is_part || f == form::ignored ? 0 : 1));
     CHECK(q.plan.layer_of_bias(1) == (is_part ? std::optional<std::size_t>(0) : std::nullopt));
     CHECK(q.plan.layer_of_bias(0) == std::nullopt);
     CHECK((q.plan.bias(0) != nullptr) == is_part);
@@ -339,7 +340,7 @@ TEST_CASE("static: the bias that is added behind a product is part of it") {
     }
     CHECK(q.plan.quantizes(1));
     CHECK(q.plan.bias(0)->dims() == shape{7});
-    CHECK(q.plan.consumed_values() == std::set<std::string>{"x"});
+    CHECK(q.plan.values() == std::set<std::string>{"x", y});
     // The bias is stored as that of a Gemm is.
     const auto sum = std::find_if(q.result.nodes.begin(), q.result.nodes.end(),
                                   [](const graph::node& n) { return n.name == "sum"; });
@@ -377,6 +378,118 @@ TEST_CASE("static: the bias that is added behind a product is part of it") {
     CHECK(values_of<float>(graph::executor(plan.float_model()).run(samples[0])[0]) ==
           values_of<float>(graph::executor(q.plan.float_model()).run(samples[0])[0]));
   }
+}
+
+TEST_CASE("static: what only float operators take stays in float") {
+  // A block of a transformer: the normalization takes sums, and what it makes goes to a layer, a
+  // sum and the caller.
+  test::random_source r(934);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 5, 8});
+  const auto layer = [&](const std::string& x, std::int64_t from, std::int64_t to) {
+    const std::string n = std::to_string(b.get().nodes.size());
+    return b.add("Add", {b.add("MatMul",
+                               {x, b.constant("w" + n, random_floats(r, {from, to}, -1.0F, 1.0F))}),
+                         b.constant("b" + n, random_floats(r, {to}, -1.0F, 1.0F))});
+  };
+  const auto normalized = [&](const std::string& x) {
+    const std::string n = std::to_string(b.get().nodes.size());
+    return b.add("LayerNormalization", {x, b.constant("g" + n, random_floats(r, {8}, -1.0F, 1.0F)),
+                                        b.constant("h" + n, random_floats(r, {8}, -1.0F, 1.0F))});
+  };
+  const std::string first = layer("x", 8, 8);
+  const std::string sum = b.add("Add", {first, "x"});
+  const std::string norm = normalized(sum);
+  const std::string hidden = layer(norm, 8, 12);
+  const std::string gelu = b.add("Gelu", {hidden});
+  const std::string second = layer(gelu, 12, 8);
+  const std::string other = b.add("Add", {second, norm});
+  b.output(normalized(other));
+  b.output(norm);
+  b.get().opsets[""] = 20;
+  const auto samples = samples_of_x(r, {3, 5, 8}, 4);
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples),
+                                                             {.activations = {.type = type}});
+    CHECK(q.plan.values() == std::set<std::string>{"x", norm, gelu});
+    CHECK(q.plan.is_also_float("x"));
+    CHECK(q.plan.is_also_float(norm));
+    CHECK(!q.plan.is_also_float(gelu));
+    CHECK(!q.plan.quantizes(2));
+    // The sums take the values as they are, and so does the caller.
+    const auto maker = [&](const std::string& value) { return producer(q.result, value); };
+    CHECK(maker(sum)->inputs == std::vector<std::string>{first, "x"});
+    CHECK(maker(other)->inputs == std::vector<std::string>{second, norm});
+    CHECK(maker(norm)->op_type == "LayerNormalization");
+    CHECK(maker(maker(maker(hidden)->inputs[0])->inputs[0])->op_type == "DequantizeLinear");
+    const graph::model integers = graph::for_execution(q.result);
+    CHECK(test::count(integers, "QLinearGemm") == 3);
+    CHECK(test::count(integers, "DequantizeLinear") == 0);
+    CHECK(snr(b.get(), integers, samples) > 30.0);
+    graph::model file = q.result;
+    graph::to_qoperator(file);
+    CHECK(test::count(file, "MatMulIntegerToFloat") == 3);
+  }
+}
+
+TEST_CASE("static: a product of two values is on integers if a layer takes it") {
+  test::random_source r(936);
+  INFO("seed ", r.seed());
+  for (const bool is_shared : {false, true}) {
+    model_builder b;
+    b.input("x", {-1, 5, 8});
+    const auto layer = [&](const std::string& x, std::int64_t from) {
+      const std::string n = std::to_string(b.get().nodes.size());
+      return b.add("MatMul", {x, b.constant("w" + n, random_floats(r, {from, 8}, -1.0F, 1.0F))});
+    };
+    const std::string left = layer("x", 8);
+    const std::string right = layer("x", 8);
+    const std::string turned =
+        b.add("Transpose", {right}, {{"perm", attribute::of(std::vector<std::int64_t>{0, 2, 1})}});
+    const std::string product = b.add("MatMul", {left, turned});
+    b.output(b.add("Sin", {layer(product, 5)}));
+    if (is_shared) {  // a float operator takes the levels
+      b.output(b.add("Cos", {product}));
+    }
+    const auto samples = samples_of_x(r, {2, 5, 8}, 3);
+    const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples));
+    CHECK(q.plan.values() == std::set<std::string>{"x", left, right, turned, product});
+    CHECK(!q.plan.is_also_float(product));
+    CHECK(test::count(graph::for_execution(q.result), "QLinearMatMul") == 1);
+  }
+}
+
+TEST_CASE("static: in a chain of integer operators, sums stay in 8 bits") {
+  // A block of a ResNet: the sum goes to the next layer. What is made last goes to the caller.
+  test::random_source r(935);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, 6, 6});
+  const auto layer = [&](const std::string& x, std::int64_t channels) {
+    const std::string n = std::to_string(b.get().nodes.size());
+    return b.add("Conv",
+                 {x, b.constant("w" + n, random_floats(r, {4, channels, 1, 1}, -1.0F, 1.0F))});
+  };
+  const std::string first = b.add("Relu", {layer("x", 3)});
+  const std::string second = layer(first, 4);
+  const std::string sum = b.add("Relu", {b.add("Add", {second, first})});
+  const std::string third = layer(sum, 4);
+  const std::string pooled = b.add("AveragePool", {third});
+  b.get().nodes.back().attributes["kernel_shape"] = attribute::of(std::vector<std::int64_t>{2, 2});
+  const std::string sine = b.add("Sin", {pooled});  // in float
+  const std::string late = b.add("Add", {sum, sum});
+  b.output(sine);
+  b.output(late);
+  const auto samples = samples_of_x(r, {2, 3, 6, 6}, 3);
+  const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples));
+  // A convolution's result is stored, although a float operator takes it; the average is not.
+  CHECK(q.plan.values() == std::set<std::string>{"x", first, second, sum, third, late});
+  CHECK(!q.plan.is_also_float(third));
+  const graph::model integers = graph::for_execution(q.result);
+  CHECK(test::count(integers, "QLinearConv") == 3);
+  CHECK(test::count(integers, "QLinearAdd") == 2);
+  CHECK(test::count(integers, "AveragePool") == 1);
 }
 
 TEST_CASE("static: a bias behind a product that its scales cannot hold raises them") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The code of the operators FakeQuantize, FakeQuantizeBias and OffsetZeroPoint of domain "detent";
-// see make_fake_quantize.hpp.
+// The code of the operators FakeQuantize, FakeQuantizeBias, OffsetZeroPoint and StraightThrough of
+// domain "detent"; see make_fake_quantize.hpp.
 #ifndef DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
 #define DETENT_GRAPH_LEARN_FAKE_QUANTIZE_OPERATOR_HPP
 
@@ -189,6 +189,18 @@ inline void run_offset_zero_point(operator_context& c) {
   c.make_output(1).mutable_raw()[0] = static_cast<std::byte>(zero_point & 0xFF);
 }
 
+inline void infer_straight_through(operator_context& c) {
+  const tensor& x = c.input(0);
+  const tensor& computed = c.input(1);
+  c.require(x.type() == element_type::f32 && computed.type() == element_type::f32 &&
+                x.dims() == computed.dims(),
+            "values of types ", graph::name(x.type()), " and ", graph::name(computed.type()),
+            " and shapes ", shown(x.dims()), " and ", shown(computed.dims()));
+  c.set_output(0, element_type::f32, x.dims());
+}
+
+inline void run_straight_through(operator_context& c) { c.outputs[0] = c.inputs[1]; }
+
 }  // namespace detail
 
 /// The definition of detent.FakeQuantize, for registries of operators; see make_fake_quantize() for
@@ -218,6 +230,15 @@ inline constexpr operator_definition offset_zero_point_operator{"detent",
                                                                 layout_support::plain,
                                                                 &detail::infer_offset_zero_point,
                                                                 &detail::run_offset_zero_point};
+
+/// The definition of detent.StraightThrough; see make_straight_through().
+inline constexpr operator_definition straight_through_operator{"detent",
+                                                               "StraightThrough",
+                                                               2,
+                                                               2,
+                                                               layout_support::plain,
+                                                               &detail::infer_straight_through,
+                                                               &detail::run_straight_through};
 
 }  // namespace graph
 DETENT_NAMESPACE_END

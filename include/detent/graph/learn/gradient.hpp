@@ -291,17 +291,19 @@ class gradient_graph {
     if (!any_gradient) {
       return;
     }
+    const gradient_definition* defined = find_gradient(n);
     std::vector<tensor> inputs;
     bool any = false;
     for (const std::string& name : n.inputs) {
+      const bool has_none = defined != nullptr && !defined->passes_to(inputs.size());
       inputs.push_back(name.empty() ? tensor() : known(name));
-      const bool wants =
-          !name.empty() && active.count(name) != 0 && ops::is_floating(inputs.back().type());
+      const bool wants = !has_none && !name.empty() && active.count(name) != 0 &&
+                         ops::is_floating(inputs.back().type());
       c.wanted.push_back(wants);
       any = any || wants;
     }
     if (any) {
-      const gradient_definition& gradient = gradient_of(n, c, gradients);
+      const gradient_definition& gradient = checked(n, defined, c, gradients);
       c.overwrites = gradient.in_place && overwrites(n, c, wanted, gradients);
       if (c.overwrites) {
         auto moved = gradients.extract(n.outputs[0]);
@@ -350,11 +352,11 @@ class gradient_graph {
            known(n.inputs[0]).count() == c.output_gradients[0].size();
   }
 
-  /// The gradient of the node's operator. Throws unsupported, naming the node, if there is none, or
-  /// none for an output that has one.
-  [[nodiscard]] const gradient_definition& gradient_of(const node& n, gradient_context& c,
-                                                       const gradient_map& gradients) const {
-    const gradient_definition* found = find_gradient(n);
+  /// The gradient of the node's operator, as it was found. Throws unsupported, naming the node, if
+  /// there is none, or none for an output that has one.
+  [[nodiscard]] const gradient_definition& checked(const node& n, const gradient_definition* found,
+                                                   const gradient_context& c,
+                                                   const gradient_map& gradients) const {
     require(found != nullptr, error_kind::unsupported, n.label(), ": its operator has no gradient");
     for (std::size_t k = 0; k < n.outputs.size(); ++k) {
       require(k == 0 || found->every_output || gradients.count(n.outputs[k]) == 0,

@@ -2,7 +2,8 @@
 // Nodes of the operators of domain "detent" that networks are trained with for quantization.
 // FakeQuantize, quantization followed by dequantization on any grid, stands for QuantizeLinear
 // followed by DequantizeLinear; FakeQuantizeBias does the same to biases. They are never written to
-// files.
+// files. StraightThrough puts the float result of an integer operator in the place of what is
+// differentiated.
 #ifndef DETENT_GRAPH_LEARN_MAKE_FAKE_QUANTIZE_HPP
 #define DETENT_GRAPH_LEARN_MAKE_FAKE_QUANTIZE_HPP
 
@@ -105,6 +106,21 @@ inline void add_offset(node& fake_quantize, std::string offset) {
   n.name = y;
   n.inputs = {std::move(bias), std::move(x_scale), std::move(w_scale)};
   n.outputs = {std::move(y), std::move(codes)};
+  return n;
+}
+
+/// Makes a node of detent.StraightThrough: y = computed, and the gradient of y passes to x. Both
+/// are float32 of one shape: x is the result of a float operator on fake-quantized operands, and
+/// `computed` that of an integer operator on their codes, which rounds once where the float
+/// operator rounds each sum.
+[[nodiscard]] inline node make_straight_through(std::string x, std::string computed,
+                                                std::string y) {
+  node n;
+  n.op_type = "StraightThrough";
+  n.domain = "detent";
+  n.name = y;
+  n.inputs = {std::move(x), std::move(computed)};
+  n.outputs = {std::move(y)};
   return n;
 }
 

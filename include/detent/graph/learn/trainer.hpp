@@ -498,10 +498,9 @@ class trainer {
     for (std::size_t i = m.nodes.size(); i-- > 0;) {
       if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
                       [&](const std::string& name) { return needed.count(name) != 0; })) {
-        // Gradients do not pass through the zero point and the codes of a fake quantizer.
-        const bool is_quantizer = m.nodes[i].op_type == "FakeQuantize";
+        const gradient_definition* gradient = find_gradient(m.nodes[i]);
         for (std::size_t k = 0; k < m.nodes[i].inputs.size(); ++k) {
-          if (!is_quantizer || k < 2 || k > 3) {
+          if (gradient == nullptr || gradient->passes_to(k)) {
             needed.insert(m.nodes[i].inputs[k]);
           }
         }

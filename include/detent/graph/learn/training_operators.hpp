@@ -55,7 +55,7 @@ namespace graph {
 ///   ScatterElements and ScatterND (replacing or adding), TensorScatter, Compress, OneHot, Trilu,
 ///   ReverseSequence, CenterCropPad, TopK
 ///   detent.FakeQuantize and detent.FakeQuantizeBias, with rounding treated as the identity
-///   (straight-through estimator); detent.FoldNormalization
+///   (straight-through estimator); detent.StraightThrough, detent.FoldNormalization
 ///
 /// Inputs and outputs that are no floats have none, nor have outputs behind the first, but for
 /// Split, RNN, GRU, LSTM and detent.FoldNormalization.
@@ -73,6 +73,7 @@ DETENT_GRAPH_DECL const operator_registry& training_operators() {
     r.add(fake_quantize_operator);
     r.add(fake_quantize_bias_operator);
     r.add(offset_zero_point_operator);
+    r.add(straight_through_operator);
     r.add(fold_normalization_operator);
     return r;
   }();
@@ -207,8 +208,11 @@ DETENT_GRAPH_DECL const gradient_definition* find_gradient(const node& n) {
       {{"", "Scatter"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
       {{"", "ScatterElements"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
       {{"", "ScatterND"}, {.function = &g::scatter, .applies = &g::replaces_or_adds}},
-      {{"detent", "FakeQuantize"}, {.function = &g::straight_through, .in_place = true}},
+      {{"detent", "FakeQuantize"},
+       {.function = &g::straight_through, .in_place = true, .inputs_without_gradient = 0b1100}},
       {{"detent", "FakeQuantizeBias"}, {.function = &g::bias_straight_through}},
+      {{"detent", "StraightThrough"},
+       {.function = &g::same_elements, .in_place = true, .inputs_without_gradient = 0b10}},
       {{"detent", "FoldNormalization"}, {.function = &g::fold_normalization, .every_output = true}},
   };
   const auto found = table.find({n.domain, n.op_type});

@@ -155,13 +155,8 @@ struct accuracy_control_result {
   }
   quantization rest = all;
   rest.plan.leave_out(layers);
-  const std::set<std::string> before = all.plan.consumed_values();
-  const std::set<std::string> now = rest.plan.consumed_values();
-  std::erase_if(rest.parameters.activations, [&](const auto& entry) {
-    const bool was_for_others = before.count(entry.first) == 0;  // a result of the model
-    return rest.plan.values().count(entry.first) == 0 ||
-           (now.count(entry.first) == 0 && !was_for_others);
-  });
+  std::erase_if(rest.parameters.activations,
+                [&](const auto& entry) { return rest.plan.values().count(entry.first) == 0; });
   for (const std::size_t i : layers) {
     rest.parameters.layers.erase(i);
   }

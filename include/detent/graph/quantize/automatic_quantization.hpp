@@ -4,7 +4,7 @@
 //
 //   1. plain            min/max ranges, absmax weights: the baseline
 //   2. equalization     of the ranges of channels across pairs of layers
-//   3. SmoothQuant      of layers whose inputs float operators make, with alpha 0.5 and 0.8
+//   3. SmoothQuant      of layers whose inputs float operators make, with alpha 0.5, 0.8 and 0.95
 //   4. alignment        of channels between two convolutions
 //   5. weight scales    of least squared error
 //   6. weight rounding  against the outputs of each layer, with the scales of 1 and with those of 5

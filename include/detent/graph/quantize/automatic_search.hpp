@@ -358,7 +358,7 @@ class automatic_quantizer {
     return axes;
   }
 
-  /// Tries SmoothQuant with two exponents: both rewrite the same model, by the same magnitudes.
+  /// Tries SmoothQuant with three exponents: all rewrite the same model, by the same magnitudes.
   void try_smoothing(state& best) {
     const quantization_plan before = *best.plan;
     const std::map<std::string, std::size_t> axes = smoothed_values(before);
@@ -369,7 +369,8 @@ class automatic_quantizer {
     const channel_magnitude_map magnitudes = channel_magnitudes(
         observed_channels(before.float_model(), axes, any_observer(min_max_observer())));
     for (const auto& [alpha, name] :
-         {std::pair(0.5F, "SmoothQuant: alpha 0.5"), std::pair(0.8F, "SmoothQuant: alpha 0.8")}) {
+         {std::pair(0.5F, "SmoothQuant: alpha 0.5"), std::pair(0.8F, "SmoothQuant: alpha 0.8"),
+          std::pair(0.95F, "SmoothQuant: alpha 0.95")}) {
       graph_smoothing_options smoothing;
       smoothing.scales.alpha = alpha;
       try_rewrite(best, name, [&](model& m) {

@@ -63,8 +63,8 @@ struct fake_quantized_form {
 /// and each weight of a layer, and a FakeQuantizeBias node at each bias. It computes what the model
 /// that write_qdq() makes of the same numbers computes as for_execution() runs it in integers, bit
 /// for bit: where that model has an integer product or average, the network has the same integer
-/// operator beside the float one. The codes of the integer operator become the result, and
-/// gradients take the way of the float operator.
+/// operator beside the float one. The codes of the integer operator, or its float result, become
+/// the result, and gradients take the way of the float operator.
 ///
 /// Scales are constants of the network, one for each activation and one for each output channel (or
 /// one in all) of a layer, so that they can be trained. Values whose elements are only moved have
@@ -116,15 +116,12 @@ class fake_quantized_network {
       activations.insert(result);
     }
     for (node& n : m.nodes) {
-      if (n.op_type != "FakeQuantize" && n.op_type != "FakeQuantizeBias") {
+      if (n.op_type != "FakeQuantize" && n.op_type != "FakeQuantizeBias" &&
+          n.op_type != "StraightThrough") {
         continue;
       }
       if (!form.quantizes) {
-        n.op_type = "Identity";
-        n.domain.clear();
-        n.attributes.clear();
-        n.inputs.resize(1);
-        n.outputs.resize(1);
+        make_identity(n);
       } else if (!form.ranges_learn && activations.count(n.outputs[0]) != 0) {
         n.attributes["fixed"] = attribute::of(std::int64_t{1});
       }
@@ -277,6 +274,15 @@ class fake_quantized_network {
     std::string bias_codes;  // int32; empty if there is no bias
   };
 
+  /// Lets a fake quantizer return its first input.
+  static void make_identity(node& n) {
+    n.op_type = "Identity";
+    n.domain.clear();
+    n.attributes.clear();
+    n.inputs.resize(1);
+    n.outputs.resize(1);
+  }
+
   [[nodiscard]] static float value_of(const model& m, const std::string& name) {
     return m.initializers.at(name).data<float>()[0];
   }
@@ -396,7 +402,9 @@ class fake_quantized_network {
     std::map<std::string, const trained_normalization*> layers;  // by result
     std::set<std::string> dropped;                               // codes
     for (const auto& [i, f] : folds_) {
-      layers[plan_.float_model().nodes[i].first_output()] = &f;
+      const auto product = float_products_.find(i);
+      layers[product == float_products_.end() ? plan_.float_model().nodes[i].first_output()
+                                              : product->second] = &f;
       const auto codes = folded_codes_.find(i);
       if (codes != folded_codes_.end()) {
         dropped.insert(codes->second);
@@ -408,6 +416,8 @@ class fake_quantized_network {
     for (node& n : nodes) {
       if (n.op_type == "FakeQuantize" && n.inputs.size() > 3 && dropped.count(n.inputs[3]) != 0) {
         n.inputs[3].clear();
+      } else if (n.op_type == "StraightThrough" && dropped.count(n.inputs[1]) != 0) {
+        make_identity(n);
       }
       const auto found = n.outputs.empty() ? layers.end() : layers.find(n.outputs[0]);
       if (found == layers.end()) {
@@ -484,21 +494,42 @@ class fake_quantized_network {
         value_of_codes[n.outputs[0]] = n.name.substr(0, n.name.size() - suffix.size());
       }
     }
-    static constexpr std::string_view exact[] = {"QLinearConv", "QLinearGemm", "QLinearMatMul",
-                                                 "QLinearAveragePool", "QLinearGlobalAveragePool"};
-    for (const node& n : for_execution(written).nodes) {
-      const auto found = value_of_codes.find(n.first_output());
-      if (found != value_of_codes.end() &&
-          std::find(std::begin(exact), std::end(exact), n.op_type) != std::end(exact)) {
-        integer_operators_[found->second] = n;
-      }
-    }
     const model& m = plan_.float_model();
     for (std::size_t i = 0; i < m.nodes.size(); ++i) {
       for (const std::string& name : m.nodes[i].outputs) {
         producers_[name] = i;
       }
     }
+    static constexpr std::string_view exact[] = {"QLinearConv", "QLinearGemm", "QLinearMatMul",
+                                                 "QLinearAveragePool", "QLinearGlobalAveragePool"};
+    for (const node& n : for_execution(written).nodes) {
+      if (std::find(std::begin(exact), std::end(exact), n.op_type) == std::end(exact)) {
+        continue;
+      }
+      const auto codes = value_of_codes.find(n.first_output());
+      if (codes != value_of_codes.end()) {
+        integer_operators_[codes->second] = n;
+        continue;
+      }
+      const auto maker = producers_.find(n.first_output());
+      if (maker != producers_.end() && plan_.values().count(n.first_output()) == 0) {
+        integer_operators_[m.nodes[before_clamps(maker->second)].first_output()] = n;
+      }
+    }
+  }
+
+  /// The node of the plan with that index or, if it is a clamp, the one before the row of clamps
+  /// that it ends.
+  [[nodiscard]] std::size_t before_clamps(std::size_t i) const {
+    const model& m = plan_.float_model();
+    for (auto before = producers_.end(); clamping_activation(m, m.nodes[i]).has_value();
+         i = before->second) {
+      before = producers_.find(m.nodes[i].inputs[0]);
+      if (before == producers_.end()) {
+        break;
+      }
+    }
+    return i;
   }
 
   /// The parameters of a value that is quantized.
@@ -530,7 +561,9 @@ class fake_quantized_network {
             quantize_value(n.inputs[k]);
           }
         }
-        n.inputs[k] = name_of(n.inputs[k]);
+        if (plan_.quantizes(i) || !plan_.is_also_float(n.inputs[k])) {
+          n.inputs[k] = name_of(n.inputs[k]);
+        }
       }
       if (is_layer) {
         quantize_layer(i, n);
@@ -538,13 +571,32 @@ class fake_quantized_network {
       const std::vector<std::string> outputs = n.outputs;
       network_.nodes.push_back(std::move(n));
       for (const std::string& name : outputs) {
+        replace_float_result(i, name);
         quantize_value(name);
       }
     }
     for (value_info& v : network_.outputs) {
-      v.name = name_of(v.name);
+      v.name = plan_.is_also_float(v.name) ? v.name : name_of(v.name);
     }
     network_.opsets["detent"] = 1;
+  }
+
+  /// Puts the result of the integer operator that computes a value in float, if there is one, in
+  /// the place of that of node `i`, which the network has just got.
+  void replace_float_result(std::size_t i, const std::string& value) {
+    const auto computed = integer_operators_.find(value);
+    if (computed == integer_operators_.end() || plan_.values().count(value) != 0) {
+      return;
+    }
+    const std::size_t maker = plan_.layer_of_bias(i).value_or(i);
+    const std::string product = writer_.fresh(value + "_float");
+    network_.nodes.back().outputs[0] = product;
+    const std::string exact = add_integer_operator(value, maker, computed->second, nullptr);
+    network_.nodes.push_back(make_straight_through(product, exact, value));
+    if (folds_.count(maker) != 0) {
+      folded_codes_[maker] = exact;
+      float_products_[maker] = product;
+    }
   }
 
   /// Adds the fake quantizer of a value if it is stored in 8 bits.
@@ -561,15 +613,12 @@ class fake_quantized_network {
     const auto computed = integer_operators_.find(value);
     if (computed != integer_operators_.end()) {
       // The value behind a Relu or Clip that the integer operator has absorbed has its bounds.
-      std::size_t maker = producers_.at(value);
-      const bool is_clamped =
-          clamping_activation(plan_.float_model(), plan_.float_model().nodes[maker]).has_value();
-      const activation_bounds bounds = is_clamped ? plan_.bounds(value) : activation_bounds();
-      if (is_clamped) {
-        maker = producers_.at(plan_.float_model().nodes[maker].inputs[0]);
-      }
-      maker = plan_.layer_of_bias(maker).value_or(maker);
-      const std::string codes = add_integer_operator(value, maker, computed->second, a);
+      const std::size_t last = producers_.at(value);
+      const std::size_t unclamped = before_clamps(last);
+      const activation_bounds bounds =
+          unclamped == last ? activation_bounds() : plan_.bounds(value);
+      const std::size_t maker = plan_.layer_of_bias(unclamped).value_or(unclamped);
+      const std::string codes = add_integer_operator(value, maker, computed->second, &a);
       add_codes(n, codes, bounds.lower, bounds.upper);
       if (folds_.count(maker) != 0) {
         folded_codes_[maker] = codes;
@@ -621,10 +670,11 @@ class fake_quantized_network {
     return writer_.add_values<float>(name, element_type::f32, {}, {value});
   }
 
-  /// Adds the integer operator that computes the codes of a value from the codes of what the node
-  /// `maker` of the plan takes, before any clamp. Returns the name of the codes.
+  /// Adds the integer operator that computes the codes of a value on the grid `to`, or the value in
+  /// float if that is null, from the codes of what the node `maker` of the plan takes, before any
+  /// clamp. Returns the name of its result.
   std::string add_integer_operator(const std::string& value, std::size_t maker, const node& lowered,
-                                   const activation& to) {
+                                   const activation* to) {
     const node& from = plan_.float_model().nodes[maker];
     node n = lowered;
     n.name = value + "_codes";
@@ -645,7 +695,8 @@ class fake_quantized_network {
     } else if (n.op_type == "QLinearMatMul") {
       operand(from.inputs[1]);
     }
-    n.inputs.insert(n.inputs.end(), {to.scale, to.typed_zero_point});
+    n.inputs.insert(n.inputs.end(), {to == nullptr ? std::string() : to->scale,
+                                     to == nullptr ? std::string() : to->typed_zero_point});
     if (own != layers_.end()) {
       n.inputs.push_back(own->second.bias_codes);
     }
@@ -726,6 +777,7 @@ class fake_quantized_network {
   model network_;
   detail::graph_writer writer_;
   std::map<std::string, node> integer_operators_;       // of the lowered model, by value
+  std::map<std::size_t, std::string> float_products_;   // before they are replaced, by layer
   std::map<std::string, std::size_t> producers_;        // nodes of the plan, by value
   std::map<std::string, std::string> quantized_;        // results of fake quantizers, by value
   std::map<std::string, std::string> codes_;            // of activations, by value

@@ -7,7 +7,8 @@
 //
 // A cut is where all values that cross it are stored in 8 bits, are inputs of the graph, or are not
 // float: nothing is fused across it, so that the parts compute what the whole network computes, bit
-// for bit. Values that cross a cut are kept as their codes.
+// for bit. Values that cross a cut are kept as their codes. A value that float operators take
+// unrounded is kept in float (is_also_float()), and each part that needs its codes quantizes it.
 #ifndef DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 #define DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 
@@ -37,7 +38,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Values of one run, by name: codes of quantized values, other values as they are.
+/// Values of one run, by name: the codes of quantized values that no float operator takes
+/// unrounded, and all other values as they are.
 using network_values = std::map<std::string, tensor>;
 
 /// The parts of a plan's network, as executors. The plan must outlive the object. Not thread-safe.
@@ -229,6 +231,12 @@ class network_parts {
     }
   }
 
+  /// Whether the codes of a value are kept where it crosses a cut: it is stored in 8 bits, and no
+  /// float operator takes it as it is.
+  [[nodiscard]] bool is_kept_as_codes(const std::string& name) const {
+    return plan_.values().count(name) != 0 && !plan_.is_also_float(name);
+  }
+
   /// Whether nothing is lost or fused away where a value is kept between two nodes.
   [[nodiscard]] bool may_cross(const std::string& name) const {
     if (plan_.values().count(name) != 0) {
@@ -316,8 +324,8 @@ class network_parts {
     return v;
   }
 
-  /// The QDQ model of a part. Its inputs and outputs that cross cuts are codes, if they are
-  /// quantized. `only`: the only output, in float.
+  /// The QDQ model of a part. Its inputs and outputs that cross cuts are codes, if they are kept as
+  /// such. `only`: the only output, in float.
   [[nodiscard]] model model_of(const quantization_parameters& p, const part& one,
                                const std::string* only = nullptr) const {
     const model& whole = plan_.float_model();
@@ -362,7 +370,7 @@ class network_parts {
   void take_codes(model& m, element_type type, const qdq_writer& writer) const {
     std::set<std::string> inputs;
     for (value_info& v : m.inputs) {
-      if (graph_inputs_.count(v.name) == 0 && plan_.values().count(v.name) != 0) {
+      if (graph_inputs_.count(v.name) == 0 && is_kept_as_codes(v.name)) {
         v.type = type;
         inputs.insert(v.name);
       }
@@ -392,9 +400,11 @@ class network_parts {
     std::vector<value_info> outputs;
     for (const std::string& name : one.crosses) {
       const std::size_t maker = l.producer(name);
-      const bool is_stored = plan_.values().count(name) != 0;
-      outputs.push_back(
-          {is_stored ? m.nodes[maker].inputs[0] : name, element_type::undefined, false, {}, {}});
+      outputs.push_back({is_kept_as_codes(name) ? m.nodes[maker].inputs[0] : name,
+                         element_type::undefined,
+                         false,
+                         {},
+                         {}});
     }
     for (const std::string& name : one.outputs) {
       outputs.push_back({name, element_type::f32, false, {}, {}});

@@ -72,11 +72,13 @@ class qdq_writer {
   }
 
   model run() {
-    // Graph outputs keep their names: the float value that is quantized gets another one.
+    // Graph outputs keep their names: the float value that is quantized gets another one, unless it
+    // is the output.
     const links l(m_);
     renaming names(m_);
     for (const value_info& v : m_.outputs) {
-      if (params_.count(v.name) != 0 && l.producer(v.name) != links::none) {
+      if (params_.count(v.name) != 0 && l.producer(v.name) != links::none &&
+          !plan_.is_also_float(v.name)) {
         const std::string inner = writer_.fresh(v.name + "_float");
         names.rename(v.name, inner);  // nothing hides a name that is new
         auto entry = params_.extract(v.name);
@@ -105,13 +107,14 @@ class qdq_writer {
             k < quantization_plan::data_inputs(n)) {
           const auto biased = plan_.layer_of_bias(of_plan);
           n.inputs[k] = biased ? dequantized_bias(*biased) : quantize_constant(n.inputs[k]);
-        } else if (dequantized_.count(n.inputs[k]) != 0) {
+        } else if (dequantized_.count(n.inputs[k]) != 0 &&
+                   (quantized || !plan_.is_also_float(n.inputs[k]))) {
           n.inputs[k] = dequantized_[n.inputs[k]];
         }
       }
-      // Sub-graphs capture the values that float operators take: the dequantized ones.
+      // Sub-graphs capture the values that float operators take.
       for (const std::string& name : captured_values(n)) {
-        if (dequantized_.count(name) != 0) {
+        if (dequantized_.count(name) != 0 && !plan_.is_also_float(name)) {
           replace_captured(n, name, dequantized_[name]);
         }
       }

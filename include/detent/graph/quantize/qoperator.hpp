@@ -5,7 +5,8 @@
 //   ONNX           QLinearConv, QLinearMatMul
 //   com.microsoft  QGemm, QLinearAdd, QLinearMul, QLinearConcat, QLinearAveragePool,
 //                  QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu;
-//                  MatMulIntegerToFloat for products that are float or to which a bias is added
+//                  MatMulIntegerToFloat for MatMul with a float result or an added bias; Gemm
+//                  with a float result is a QGemm, too
 //   on 8 bits      Reshape, Transpose, MaxPool and others that move elements
 //
 // Anything that none of them can express (ConvTranspose, a clamp inside the output's range, other

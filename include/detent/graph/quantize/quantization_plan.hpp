@@ -98,10 +98,24 @@ inline void require_not_quantized(const model& m) {
 /// stored in 8 bits, and which of those share their parameters.
 ///
 /// Layers with constant weights are quantized, with the Add of a bias behind a MatMul, and
-/// operators that can run on 8-bit tensors if their inputs are 8-bit. Tables of embeddings are
-/// stored in 8 bits (quantize_embeddings()) with one scale for each row, or one for the table where
-/// a rule says per_channel = false. Parameters are in quantization_parameters; write_qdq() makes a
-/// model of both. Constant members may be called from several threads at a time.
+/// operators that can run on 8-bit tensors if their inputs are 8-bit and their results are taken in
+/// 8 bits. A value is stored in 8 bits only where
+///
+///   - a quantized node takes it,
+///   - a quantized node makes it, and the graph returns it or a Softmax takes it as a matrix,
+///   - a convolution makes it: runtimes have no convolutions of integers with float results, or
+///   - it is an operand of a product of two values that quantized nodes make, and the result of the
+///     product is stored.
+///
+/// So what only float operators take stays float: the sums of a transformer that a normalization
+/// takes, for example, whose few large channels 8 bits for all channels would drown. A float
+/// operator that takes a stored value gets its levels if a quantized node makes the value, else the
+/// value as it is (is_also_float()).
+///
+/// Tables of embeddings are stored in 8 bits (quantize_embeddings()) with one scale for each row,
+/// or one for the table where a rule says per_channel = false. Parameters are in
+/// quantization_parameters; write_qdq() makes a model of both. Constant members may be called from
+/// several threads at a time.
 class quantization_plan {
  public:
   /// Simplifies the model with simplify(), upgrades it to an opset that has per-channel
@@ -178,6 +192,11 @@ class quantization_plan {
   [[nodiscard]] bool ignores(std::size_t node_index) const {
     return ignored_.count(node_index) != 0;
   }
+  /// Whether a value of values() is taken as it is, too: it is an input of the graph or made in
+  /// float, and a float operator takes it or it is an output of the graph.
+  [[nodiscard]] bool is_also_float(const std::string& value) const {
+    return also_float_.count(value) != 0;
+  }
   /// Indices of the layers that get integer weights, in topological order.
   [[nodiscard]] const std::vector<std::size_t>& layers() const noexcept { return layers_; }
 
@@ -244,42 +263,9 @@ class quantization_plan {
     return n.is("Add") || n.is("Mul") ? 2 : n.is("Concat") ? n.inputs.size() : 1;
   }
 
-  /// The names of all values that something takes in 8 bits, and of all constants among values().
-  /// Layers, sums, products and averages take their inputs in 8 bits. Operators that only move,
-  /// clamp or look up elements do so if their result is taken in 8 bits or is in `also`. A value
-  /// that only float operators take, or nothing, is not in the result unless it is in `also`.
-  [[nodiscard]] std::set<std::string> consumed_values(
-      const std::set<std::string>& also = {}) const {
-    static constexpr std::string_view computing[] = {"Add", "Mul", "AveragePool",
-                                                     "GlobalAveragePool"};
-    std::set<std::string> used;
-    for (const std::string& name : values_) {
-      if (also.count(name) != 0 || m_.initializer(name) != nullptr) {
-        used.insert(name);
-      }
-    }
-    for (std::size_t i = m_.nodes.size(); i-- > 0;) {
-      const node& n = m_.nodes[i];
-      if (!quantizes(i)) {
-        continue;
-      }
-      const bool layer = is_layer(n);
-      if (!layer && used.count(n.outputs[0]) == 0 &&
-          std::find(std::begin(computing), std::end(computing), n.op_type) == std::end(computing)) {
-        continue;
-      }
-      for (std::size_t k = 0; k < (layer ? 1 : data_inputs(n)); ++k) {
-        if (values_.count(n.inputs[k]) != 0) {
-          used.insert(n.inputs[k]);
-        }
-      }
-    }
-    return used;
-  }
-
   /// Leaves more nodes, given by their indices, in float, and with them everything that needs their
   /// results in 8 bits. A layer among them gets back the bias that it had before set_bias(), and so
-  /// does one whose Add of a bias is among them; its product is stored in 8 bits then.
+  /// does one whose Add of a bias is among them.
   /// Indices of nodes do not change.
   void leave_out(const std::set<std::size_t>& nodes) {
     for (const std::size_t i : nodes) {
@@ -296,6 +282,7 @@ class quantization_plan {
     biases_.clear();
     layers_of_biases_.clear();
     values_.clear();
+    also_float_.clear();
     share_.clear();
     bounds_.clear();
     choose();
@@ -496,12 +483,81 @@ class quantization_plan {
         ranked_.insert(n.inputs[0]);
       }
     }
+    drop_unused(l);
     methods_.clear();
     for (std::size_t i = 0; i < m_.nodes.size() && !settings_.empty(); ++i) {
       if (settings(i).method) {
         for (const std::string& name : m_.nodes[i].inputs) {
           methods_.emplace(root(name), *settings(i).method);  // the first operator decides
         }
+      }
+    }
+  }
+
+  /// Whether the graph or a classifier takes the result of a quantized node in 8 bits.
+  [[nodiscard]] bool is_result(const std::string& value) const {
+    return m_.is_output(value) || is_ranked(value);
+  }
+
+  /// Whether a node makes the stored result of a quantized convolution: the convolution itself, or
+  /// the clamp behind it.
+  [[nodiscard]] bool makes_convolution_result(std::size_t i, const links& l) const {
+    const node& n = m_.nodes[i];
+    const std::size_t before = l.producer(n.inputs[0]);
+    return is_convolution(n) ||
+           (before != links::none && nodes_.count(before) != 0 &&
+            is_convolution(m_.nodes[before]) && values_.count(n.inputs[0]) == 0);
+  }
+
+  /// Whether a node is a product of two values that quantized nodes make. It is on integers if its
+  /// result is stored.
+  [[nodiscard]] bool is_product_of_values(const node& n, const links& l) const {
+    return n.is("MatMul") && n.inputs.size() == 2 &&
+           std::all_of(n.inputs.begin(), n.inputs.end(), [&](const std::string& value) {
+             return values_.count(value) != 0 && quantizes(l.producer(value));
+           });
+  }
+
+  /// Leaves in float what nothing takes in 8 bits, and the operators that make only such values.
+  void drop_unused(const links& l) {
+    std::set<std::string> used;
+    for (std::size_t i = m_.nodes.size(); i-- > 0;) {
+      const node& n = m_.nodes[i];
+      if (!quantizes(i)) {
+        if (n.outputs.size() == 1 && used.count(n.outputs[0]) != 0 && is_product_of_values(n, l)) {
+          used.insert(n.inputs.begin(), n.inputs.end());
+        }
+        continue;
+      }
+      if (is_result(n.outputs[0]) || makes_convolution_result(i, l)) {
+        used.insert(n.outputs[0]);
+      }
+      if (is_layer(n)) {
+        used.insert(n.inputs[0]);
+      } else if (!layer_of_bias(i) && used.count(n.outputs[0]) != 0) {
+        // With the result that a clamp follows, which is not stored.
+        const auto count = static_cast<std::ptrdiff_t>(data_inputs(n));
+        used.insert(n.inputs.begin(), n.inputs.begin() + count);
+      }
+    }
+    std::erase_if(nodes_, [&](std::size_t i) {
+      const node& n = m_.nodes[i];
+      return !is_layer(n) && !layer_of_bias(i) && used.count(n.outputs[0]) == 0;
+    });
+    const auto is_unused = [&](const std::string& value) { return used.count(value) == 0; };
+    const auto has_unused = [&](const auto& entry) { return is_unused(entry.first); };
+    std::erase_if(values_, is_unused);
+    std::erase_if(share_, has_unused);
+    std::erase_if(bounds_, has_unused);
+    for (const std::string& value : values_) {
+      const std::size_t maker = l.producer(value);
+      const bool is_made_in_integers =
+          maker != links::none && (quantizes(maker) || is_product_of_values(m_.nodes[maker], l));
+      const auto users = l.consumers(value);
+      if (!is_made_in_integers && m_.initializer(value) == nullptr &&
+          (m_.is_output(value) ||
+           std::any_of(users.begin(), users.end(), [&](std::size_t i) { return !quantizes(i); }))) {
+        also_float_.insert(value);
       }
     }
   }
@@ -570,6 +626,7 @@ class quantization_plan {
   std::map<std::size_t, bias_addition> biases_;          // by layer
   std::map<std::size_t, std::size_t> layers_of_biases_;  // by the node that adds the bias
   std::set<std::string> values_;
+  std::set<std::string> also_float_;                  // of the values
   std::map<std::string, std::string> share_;          // the root of each value that is only moved
   std::map<std::string, activation_bounds> bounds_;   // of what a Relu or Clip makes
   std::set<std::string> ranked_;                      // outputs of the graph, inputs of Softmax

@@ -132,13 +132,8 @@ class setting_quantizer {
       require(std::find(methods_.begin(), methods_.end(), s.method) != methods_.end(),
               error_kind::invalid_argument, "method '", s.method, "' is not one of the search");
       const ranges& found = ranges_of(s.method, s.samples, s.symmetric_activations);
-      // A value that only nodes in float take is float.
-      const std::set<std::string> before = plan_.consumed_values();
-      const std::set<std::string> now = plan.consumed_values();
       for (const std::string& value : plan.values()) {
-        if (now.count(value) != 0 || before.count(value) == 0) {
-          p.activations[value] = found.at(value);
-        }
+        p.activations[value] = found.at(value);
       }
       detail::share_parameters(plan, p.activations);
     }

@@ -257,8 +257,9 @@ class lowering {
         static_cast<std::size_t>(values_.constant(w->name)->dim(transposed ? 0 : 1));
     destination d = values_.destination_of(i);
     const bool files = form_.for_files();
-    if (files && !gemm && !d.is_quantized()) {
-      return lower_float_product(i, *x, *w, channels);
+    if (files && !d.is_quantized()) {
+      return gemm ? lower_float_gemm(i, *x, *w, channels)
+                  : lower_float_product(i, *x, *w, channels);
     }
     if (!form_.can_make(d) || !form_.can_multiply(*x, *w, d)) {
       return false;
@@ -284,6 +285,27 @@ class lowering {
     if (gemm || !files) {
       lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
     }
+    replace(i, std::move(lowered), d);
+    return true;
+  }
+
+  /// Lowers a Gemm of constant weights whose result is float to QGemm of com.microsoft, which has
+  /// no clamp.
+  bool lower_float_gemm(std::size_t i, const quantized_value& x, const quantized_value& w,
+                        std::size_t channels) {
+    const node& n = m_.nodes[i];
+    const auto b = bias(input_or_none(n, 2), x, w, channels);
+    if (!form_.can_multiply(x, w) || !b) {
+      return false;
+    }
+    destination d;
+    d.value.name = n.outputs[0];
+    node lowered = form_.make("QGemm");
+    lowered.inputs = {x.name, x.scale, zero_point_of(x), w.name, w.scale, zero_point_of(w)};
+    if (!b->empty()) {
+      lowered.inputs.push_back(*b);
+    }
+    lowered.attributes["transB"] = attribute::of(n.get_int("transB", 0));
     replace(i, std::move(lowered), d);
     return true;
   }

@@ -208,9 +208,10 @@ class quantized_values {
     const std::string& bias = addends[addends[0] == product ? 1 : 0];
     const auto q = dequantized(bias);
     const tensor* values = constant(q ? q->name : bias);
+    // The product has the rank of its left side, which may be known where the product is not.
+    const std::size_t rank = rank_of(known_.count(product) != 0 ? product : m_.nodes[i].inputs[0]);
     if (values == nullptr ||
-        !is_row_of_channels(values->dims(), static_cast<std::int64_t>(channels), 0,
-                            rank_of(product))) {
+        !is_row_of_channels(values->dims(), static_cast<std::int64_t>(channels), 0, rank)) {
       return std::nullopt;
     }
     return bias_addition{next, bias};

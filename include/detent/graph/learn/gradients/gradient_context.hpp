@@ -16,6 +16,7 @@
 #define DETENT_GRAPH_LEARN_GRADIENTS_GRADIENT_CONTEXT_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -79,6 +80,12 @@ struct gradient_definition {
   /// Whether the function can write the gradient of input 0, which has the size of output 0, over
   /// that of output 0; see gradient_context::overwrites.
   bool in_place = false;
+  /// Bit k is set if input k never gets a gradient, so that what makes it needs none.
+  std::uint32_t inputs_without_gradient = 0;
+  /// Whether input k may get a gradient.
+  [[nodiscard]] bool passes_to(std::size_t k) const noexcept {
+    return k >= 32 || (inputs_without_gradient >> k & 1U) == 0;
+  }
   /// Tells whether this node has the gradient, for operators of which only some forms have one;
   /// null if all have it.
   bool (*applies)(const node&) = nullptr;
