@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
 #define DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -209,7 +210,7 @@ class quantized_values {
     const auto q = dequantized(bias);
     const tensor* values = constant(q ? q->name : bias);
     // The product has the rank of its left side, which may be known where the product is not.
-    const std::size_t rank = rank_of(known_.count(product) != 0 ? product : m_.nodes[i].inputs[0]);
+    const std::size_t rank = (std::max)(rank_of(product), rank_of(m_.nodes[i].inputs[0]));
     if (values == nullptr ||
         !is_row_of_channels(values->dims(), static_cast<std::int64_t>(channels), 0, rank)) {
       return std::nullopt;
