@@ -178,7 +178,7 @@ struct quantize_options {
   quantization_params activations_quantization_params = {};
   /// Whether int8 activations become uint8, which NNCF does not have: levels and zero points are
   /// 128 higher and stand for the same reals. On x86 processors, ONNX Runtime computes a product in
-  /// integers only if its left side is uint8, unless that is the only node that takes it.
+  /// integers if its left side is uint8, or int8 that no other node takes.
   bool unsigned_activations = false;
   /// Restrictions of the quantizers of weights.
   quantization_params weights_quantization_params = {};

@@ -9,6 +9,9 @@
 // float: nothing is fused across it, so that the parts compute what the whole network computes, bit
 // for bit. Values that cross a cut are kept as their codes. A value that float operators take
 // unrounded is kept in float (is_also_float()), and each part that needs its codes quantizes it.
+//
+// One exception: where inputs of the network have open dimensions, a part may add the bias behind a
+// MatMul in float. Results then differ in last bits from those of the whole network.
 #ifndef DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 #define DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 
