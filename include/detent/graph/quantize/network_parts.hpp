@@ -10,8 +10,9 @@
 // for bit. Values that cross a cut are kept as their codes. A value that float operators take
 // unrounded is kept in float (is_also_float()), and each part that needs its codes quantizes it.
 //
-// One exception: where inputs of the network have open dimensions, a part may add the bias behind a
-// MatMul in float. Results then differ in last bits from those of the whole network.
+// One exception: where inputs of the network have open dimensions and value_shapes does not know
+// the shape of a value that crosses a cut, a part may add the bias behind a MatMul in float.
+// Results then differ in last bits from those of the whole network.
 #ifndef DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 #define DETENT_GRAPH_QUANTIZE_NETWORK_PARTS_HPP
 
@@ -34,6 +35,7 @@
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/types.hpp>
 
@@ -55,7 +57,7 @@ class network_parts {
   /// the plan's float model, depend on. Parts have no executor before write().
   network_parts(const quantization_plan& plan, const std::vector<std::string>& outputs,
                 executor_options options = {}, std::size_t least_nodes = 8)
-      : plan_(plan), options_(std::move(options)), outputs_(outputs) {
+      : plan_(plan), shapes_(plan.float_model()), options_(std::move(options)), outputs_(outputs) {
     find_values();
     cut((std::max)(least_nodes, std::size_t{1}));
   }
@@ -215,8 +217,6 @@ class network_parts {
   void find_values() {
     const model& m = plan_.float_model();
     for (const value_info& v : m.inputs) {
-      is_open_ = is_open_ || !v.has_shape ||
-                 std::any_of(v.dims.begin(), v.dims.end(), [](std::int64_t d) { return d < 0; });
       graph_inputs_.insert(v.name);
     }
     const std::set<std::string> results(outputs_.begin(), outputs_.end());
@@ -322,7 +322,7 @@ class network_parts {
     if (found != plan_.known().end()) {
       v.type = found->second.type();
       v.has_shape = true;
-      v.dims = is_open_ ? shape(found->second.rank(), -1) : found->second.dims();
+      v.dims = shapes_.dims(name).value_or(shape(found->second.rank(), -1));
     }
     return v;
   }
@@ -436,10 +436,10 @@ class network_parts {
   }
 
   const quantization_plan& plan_;
+  value_shapes shapes_;
   executor_options options_;
   std::vector<std::string> outputs_;
   std::set<std::string> graph_inputs_;
-  bool is_open_ = false;                          // whether shapes depend on the size of inputs
   std::vector<bool> needed_;                      // by node: whether an output depends on it
   std::map<std::string, std::size_t> last_use_;   // node that uses a value
   std::map<std::string, std::size_t> last_part_;  // that takes a value of another part
