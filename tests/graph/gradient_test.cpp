@@ -285,12 +285,13 @@ tensor apart(test::random_source& r, const shape& dims) {
 }
 
 struct checked_gradients {
-  std::size_t count = 0;
-  double largest = 0.0;  // of those expected
+  std::size_t count = 0;  // of elements, compared or not
+  double largest = 0.0;   // of those expected
 };
 
 /// The loss is a random weighted sum of the model's output. Compares the gradients for everything
-/// in `wanted` with central differences.
+/// in `wanted` with central differences: of large tensors those of every third element, because
+/// each difference runs the model twice.
 checked_gradients check_gradients(test::random_source& r, const graph::model& m,
                                   const std::map<std::string, tensor>& inputs,
                                   const std::set<std::string>& wanted) {
@@ -336,7 +337,10 @@ checked_gradients check_gradients(test::random_source& r, const graph::model& m,
   for (const std::string& name : wanted) {
     const std::vector<double>& gradient = found.at(name);
     REQUIRE(gradient.size() == known[name].values.size());
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
+    checked.count += gradient.size();
+    const std::size_t step_of_elements = gradient.size() > 40 ? 3 : 1;
+    for (std::size_t i = r.size(0, step_of_elements - 1); i < gradient.size();
+         i += step_of_elements) {
       double& x = known[name].values[i];
       const double before = x;
       constexpr double step = 1e-5;
@@ -349,7 +353,6 @@ checked_gradients check_gradients(test::random_source& r, const graph::model& m,
       INFO("gradient of '", name, "', element ", i, ": ", gradient[i], ", expected ", expected);
       CHECK(std::fabs(gradient[i] - expected) <= 1e-4 * (1.0 + std::fabs(expected)));
       checked.largest = (std::max)(checked.largest, std::fabs(expected));
-      ++checked.count;
     }
   }
   return checked;

@@ -5,7 +5,7 @@
     nncf_peer.py --detent BINARY --digits FOLDER [--shared FOLDER] [--only NAME]... [--every-form]
 
 For each model, preset and model type, and for the modes of floats of 8 bits (of these forms, the small models of nncf_cases.py
-have one in turn, or all with --every-form), it compares the set of quantized tensors (equal), their types
+have one in turn, networks from files the plain one and every second other one, or all with --every-form), it compares the set of quantized tensors (equal), their types
 and zero points (equal), the scales (those of inputs and, without SmoothQuant, of weights equal to the bit; each other one within 1e-6), and the
 signal-to-noise ratio of the outputs in ONNX Runtime, without its optimizations (at most 0.1 dB lower than NNCF's; ALLOWED names the exceptions).
 NNCF takes its statistics from the values of our executor for that. For the networks from files, the scales are compared with those of statistics in
@@ -272,9 +272,15 @@ class Judge:
             print(f"{name:18} {method:11} moved by {moved:7.0e}, apart by {apart:7.0e}{'' if good else '  FAILED'}", flush=True)
 
 
-def form_in_turn(name, forms):
-    """One form of a small model, which is the next one for the next model."""
-    return [forms[list(nncf_cases.CASES).index(name) % len(forms)]]
+PLAIN = ("performance", "none")
+
+
+def some_forms(name, forms, turn):
+    """One form of a small model, which is the next one for the next model; of a network from a file, the plain form and every
+    second other one, which are the others for the next network."""
+    if name in nncf_cases.CASES:
+        return [forms[list(nncf_cases.CASES).index(name) % len(forms)]]
+    return [PLAIN] + [form for form in forms if form != PLAIN][turn % 2::2]
 
 
 def main():
@@ -293,12 +299,12 @@ def main():
     set_log_level(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         judge = Judge(interoperability.Tool(options.detent, folder))
-        for name, model, *rest in models_of(options):
+        for turn, (name, model, *rest) in enumerate(models_of(options)):
             if options.only and name not in options.only:
                 continue
             forms = [form for form in (*FLOATS, *itertools.product(PRESETS, TYPES)) if (name, form[1]) not in NNCF_FAILS]
-            if name in nncf_cases.CASES and not options.every_form:
-                forms = form_in_turn(name, forms)
+            if not options.every_form:
+                forms = some_forms(name, forms, turn)
             for form, kind in forms:
                 is_old = form.startswith("fp8") and model.opset_import[0].version < FLOAT_OPSET
                 newer = onnx.version_converter.convert_version(model, FLOAT_OPSET) if is_old else model
