@@ -672,6 +672,98 @@ TEST_CASE("bias correction: a product that takes vectors") {
   }
 }
 
+TEST_CASE("bias correction: a bias that two products share and the graph returns") {
+  test::random_source r(79);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 2, 9});
+  b.constant("b", random_floats(r, {7}, -1.0F, 1.0F));
+  const auto product = [&](const std::string& x, const char* name, std::int64_t rows) {
+    b.constant(name, random_floats(r, {rows, 7}, -1.0F, 1.0F));
+    return b.add("Add", {b.add("MatMul", {x, name}), "b"});
+  };
+  b.output(product(b.add("Relu", {product("x", "w", 9)}), "v", 7));
+  b.output("b");
+  const auto samples = samples_of_x(r, {4, 2, 9}, 8, 0.0F, 1.0F);
+  graph::static_quantization_options coarse;
+  coarse.weights.bits = 3;
+  const graph::quantization q =
+      graph::static_quantization(b.get(), samples_source(samples), coarse);
+  const std::vector<double> shared = doubles(b.get().initializers.at("b"));
+  for (const auto kind : {bias_correction::fast, bias_correction::full}) {
+    INFO("kind ", static_cast<int>(kind));
+    graph::quantization_plan plan = q.plan;
+    const auto shifts =
+        graph::correct_biases(plan, q.parameters, samples_source(samples), {.kind = kind});
+    REQUIRE(shifts.size() == 2);
+    std::vector<std::vector<double>> own;
+    for (const std::size_t i : plan.layers()) {
+      CHECK(plan.float_model().nodes[i].is("MatMul"));
+      own.push_back(doubles(*plan.bias(i)));
+    }
+    REQUIRE(own.size() == 2);
+    for (std::size_t k = 0; k < 2; ++k) {
+      REQUIRE(shifts[k].applied);
+      for (std::size_t c = 0; c < 7; ++c) {
+        CHECK(own[k][c] == doctest::Approx(shared[c] + shifts[k].shift[c]));
+      }
+    }
+    CHECK(own[0] != own[1]);
+    // The graph returns the bias as it was, in the file and in the executor.
+    const graph::model written = graph::write_qdq(plan, q.parameters);
+    CHECK(doubles(graph::executor(written).run(samples[0])[1]) == shared);
+    CHECK(doubles(graph::executor(graph::for_execution(written)).run(samples[0])[1]) == shared);
+  }
+}
+
+TEST_CASE("bias correction: a product that a branch of an If takes keeps its Add") {
+  test::random_source r(80);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 2, 9});
+  b.input("flag", {}, element_type::boolean);
+  const std::string product =
+      b.add("MatMul", {"x", b.constant("w", random_floats(r, {9, 7}, -1.0F, 1.0F))});
+  b.output(b.add("Add", {product, b.constant("b", random_floats(r, {7}, -1.0F, 1.0F))}));
+  const auto branch = [&](const char* op) {
+    graph::node n;
+    n.op_type = op;
+    n.name = op;
+    n.inputs = {product};
+    n.outputs = {"in_branch"};
+    graph::graph_body body;
+    body.nodes = {n};
+    body.outputs = {{"in_branch", element_type::f32, false, {}, {}}};
+    return attribute::of(std::move(body));
+  };
+  b.output(b.add("If", {"flag"}, {{"then_branch", branch("Neg")}, {"else_branch", branch("Abs")}}));
+  std::vector<sample> samples = samples_of_x(r, {4, 2, 9}, 6, 0.0F, 1.0F);
+  for (std::size_t k = 0; k < samples.size(); ++k) {
+    samples[k]["flag"] = test::make_tensor<std::uint8_t>(element_type::boolean, {},
+                                                         {static_cast<std::uint8_t>(k % 2)});
+  }
+  const graph::quantization q = graph::static_quantization(b.get(), samples_source(samples), {});
+  CHECK(q.plan.bias(0) == nullptr);
+  graph::quantization_plan plan = q.plan;
+  CHECK(graph::correct_biases(plan, q.parameters, samples_source(samples),
+                              {.kind = bias_correction::fast})
+            .empty());
+  graph::executor real(b.get());
+  graph::executor quantized(graph::for_execution(graph::write_qdq(q.plan, q.parameters)));
+  for (const sample& s : samples) {
+    const auto wanted = real.run(s);
+    const auto found = quantized.run(s);
+    for (std::size_t o = 0; o < 2; ++o) {
+      const auto a = doubles(wanted[o]);
+      const auto c = doubles(found[o]);
+      REQUIRE(a.size() == c.size());
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        CHECK(std::fabs(a[i] - c[i]) < 0.1);
+      }
+    }
+  }
+}
+
 TEST_CASE("bias correction: a value that a convolution and a product take") {
   for (const bool product_first : {false, true}) {
     INFO("product first: ", product_first);

@@ -43,7 +43,7 @@ using graph::static_quantization_options;
 using graph::weight_only_state;
 
 /// Two convolutions, an average, a product with a constant, and a classifier.
-graph::model small_network(random_source& r) {
+graph::model small_network(random_source& r, bool ends_with_product = false) {
   model_builder b;
   std::string x = b.input("x", {-1, 2, 6, 6});
   x = b.add("Conv", {x, b.constant("w1", random_floats(r, {4, 2, 3, 3}, -1.0F, 1.0F)),
@@ -54,9 +54,14 @@ graph::model small_network(random_source& r) {
   x = b.add("Mul", {x, b.constant("factors", random_floats(r, {1, 5, 1, 1}, -2.0F, 2.0F))});
   x = b.add("GlobalAveragePool", {x});
   x = b.add("Flatten", {x});
-  x = b.add("Gemm", {x, b.constant("w3", random_floats(r, {5, 7}, -1.0F, 1.0F)),
-                     b.constant("b3", random_floats(r, {7}, -1.0F, 1.0F))});
-  b.output(x);
+  b.constant("w3", random_floats(r, {5, 7}, -1.0F, 1.0F));
+  b.constant("b3", random_floats(r, {7}, -1.0F, 1.0F));
+  if (ends_with_product) {  // of three dimensions, which is no Gemm
+    x = b.add("Unsqueeze", {x, b.constant("axes", {1})});
+    b.output(b.add("Add", {b.add("MatMul", {x, "w3"}), "b3"}));
+  } else {
+    b.output(b.add("Gemm", {x, "w3", "b3"}));
+  }
   return b.get();
 }
 
@@ -241,24 +246,26 @@ TEST_CASE("calibration states: any order of merges gives the same bytes") {
 TEST_CASE("calibration states: fast bias correction has the exact means") {
   random_source r(413);
   INFO("seed ", r.seed());
-  const graph::model m = small_network(r);
-  const std::vector<sample> samples = growing_samples(r, 17);
   static_quantization_options o = options_of("minmax", false);
   o.bias.kind = graph::bias_correction::fast;
   o.judge_samples = 0;
-  const std::string expected =
-      bytes_of(graph::static_quantization(m, samples_source(samples), o).result);
+  const std::vector<sample> samples = growing_samples(r, 17);
+  const graph::model m = small_network(r);
   static_quantization_options without = o;
   without.bias.kind = graph::bias_correction::none;
-  CHECK(bytes_of(graph::static_quantization(m, samples_source(samples), without).result) !=
-        expected);
-  for (const std::size_t n : {std::size_t{1}, std::size_t{3}, std::size_t{8}}) {
-    const calibration_state all = collected(r, m, o, samples, n);
-    CHECK(all.has_means());
-    CHECK(bytes_of(graph::static_quantization(m, all, o).result) == expected);
-    // Means that are not asked for do no harm.
-    CHECK(bytes_of(graph::static_quantization(m, all, without).result) ==
-          bytes_of(graph::static_quantization(m, samples_source(samples), without).result));
+  for (const graph::model& network : {m, small_network(r, true)}) {
+    const std::string expected =
+        bytes_of(graph::static_quantization(network, samples_source(samples), o).result);
+    const std::string uncorrected =
+        bytes_of(graph::static_quantization(network, samples_source(samples), without).result);
+    CHECK(uncorrected != expected);
+    for (const std::size_t n : {std::size_t{1}, std::size_t{3}, std::size_t{8}}) {
+      const calibration_state all = collected(r, network, o, samples, n);
+      CHECK(all.has_means());
+      CHECK(bytes_of(graph::static_quantization(network, all, o).result) == expected);
+      // Means that are not asked for do no harm.
+      CHECK(bytes_of(graph::static_quantization(network, all, without).result) == uncorrected);
+    }
   }
   const calibration_state no_means(m, without);
   calibration_state with_means(m, o);

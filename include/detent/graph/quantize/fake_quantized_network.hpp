@@ -25,11 +25,11 @@
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
-#include <detent/graph/ops/folded_channels.hpp>
 #include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/trained_normalization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/types.hpp>
@@ -297,52 +297,9 @@ class fake_quantized_network {
       }
     }
     for (const auto& [i, f] : folds_) {
-      fold(trained, f, m);
+      f.fold(trained, m);
     }
     return m;
-  }
-
-  /// A normalization that is trained.
-  struct trained_normalization {
-    std::vector<std::string> inputs;  // of FoldNormalization: constants
-    std::string folded_weights;       // constants of the plan's float model
-    std::string folded_bias;
-    std::vector<std::string> results;  // of FoldNormalization
-    // With statistics of the batch: the product, its quotient by the factor, mean and variance.
-    std::vector<std::string> batch_values;
-    std::size_t axis = 0;
-    float epsilon = 1e-5F;
-    float momentum = 0.9F;
-  };
-
-  /// Gives a model with the nodes of the plan the folded weights and bias of a layer.
-  static void fold(const model& trained, const trained_normalization& f, model& m) {
-    const auto constant = [&](std::size_t k) -> const tensor& {
-      return trained.initializers.at(f.inputs[k]);
-    };
-    const folded_channels folded{constant(1).data<float>(), constant(2).data<float>(),
-                                 constant(3).data<float>(), constant(4).data<float>(),
-                                 static_cast<double>(f.epsilon)};
-    const tensor& w = constant(0);
-    const auto channels = static_cast<std::size_t>(w.dim(f.axis));
-    std::size_t inner = 1;
-    for (std::size_t d = f.axis + 1; d < w.rank(); ++d) {
-      inner *= static_cast<std::size_t>(w.dim(d));
-    }
-    std::vector<double> factors;
-    std::vector<float> bias;
-    for (std::size_t k = 0; k < channels; ++k) {
-      factors.push_back(folded.factor(k));
-      bias.push_back(folded.bias(k, 0.0));
-    }
-    std::vector<float> weights;
-    for (std::size_t i = 0; i < w.count(); ++i) {
-      weights.push_back(static_cast<float>(static_cast<double>(w.data<float>()[i]) *
-                                           factors[i / inner % channels]));
-    }
-    m.initializers[f.folded_weights] = tensor::of<float>(element_type::f32, w.dims(), weights);
-    m.initializers[f.folded_bias] =
-        tensor::of<float>(element_type::f32, {static_cast<std::int64_t>(channels)}, bias);
   }
 
   /// Takes the normalizations of the plan's layers whose folded constants are those of the plan.
@@ -361,37 +318,7 @@ class fake_quantized_network {
           !same(detail::float_constant(m, m.nodes[i], 2), n.bias)) {
         continue;
       }
-      trained_normalization f;
-      f.axis = weight_channel_axis(m.nodes[i]);
-      f.epsilon = n.normalization.get_float("epsilon", 1e-5F);
-      f.momentum = n.normalization.get_float("momentum", 0.9F);
-      f.folded_weights = m.nodes[i].inputs[1];
-      f.folded_bias = m.nodes[i].inputs[2];
-      const auto add = [&](const std::string& name) {
-        f.inputs.push_back(writer_.add_initializer(name + "_trained", n.constants.at(name)));
-      };
-      add(n.layer.inputs[1]);
-      for (std::size_t k = 1; k < 5; ++k) {
-        add(n.normalization.inputs[k]);
-      }
-      // The mean of the layer without its bias: the normalization cancels that.
-      if (n.layer.inputs.size() > 2 && !n.layer.inputs[2].empty()) {
-        const auto bias = n.constants.at(n.layer.inputs[2]).data<float>();
-        tensor& mean = network_.initializers.at(f.inputs[3]);
-        std::vector<float> without(bias.begin(), bias.end());
-        for (std::size_t k = 0; k < without.size(); ++k) {
-          without[k] = mean.data<float>()[k] - without[k];
-        }
-        mean = tensor::of<float>(element_type::f32, mean.dims(), without);
-      }
-      const std::string& name = n.normalization.first_output();
-      for (const char* result : {"_weights", "_bias", "_factor"}) {
-        f.results.push_back(writer_.fresh(name + result));
-      }
-      for (const char* value : {"_product", "_quotient", "_mean", "_variance"}) {
-        f.batch_values.push_back(writer_.fresh(name + value));
-      }
-      folds_[i] = std::move(f);
+      folds_[i] = detail::make_trained_normalization(n, m.nodes[i], network_, writer_);
     }
   }
 
@@ -399,8 +326,8 @@ class fake_quantized_network {
   /// computes with its quantized folded weights; that is divided by the factor, and normalized.
   [[nodiscard]] model with_batch_statistics() const {
     model m = network_;
-    std::map<std::string, const trained_normalization*> layers;  // by result
-    std::set<std::string> dropped;                               // codes
+    std::map<std::string, const detail::trained_normalization*> layers;  // by result
+    std::set<std::string> dropped;                                       // codes
     for (const auto& [i, f] : folds_) {
       const auto product = float_products_.find(i);
       layers[product == float_products_.end() ? plan_.float_model().nodes[i].first_output()
@@ -424,21 +351,9 @@ class fake_quantized_network {
         m.nodes.push_back(std::move(n));
         continue;
       }
-      const trained_normalization& f = *found->second;
-      const std::string result = n.outputs[0];
-      n.inputs.resize(2);
-      n.outputs[0] = f.batch_values[0];
-      m.nodes.push_back(std::move(n));
-      const std::string& value = f.batch_values[1];
-      m.nodes.push_back(detail::make_node("Div", value, {f.batch_values[0], f.results[2]}, value));
-      node bn =
-          detail::make_node("BatchNormalization", result + "_normalization",
-                            {value, f.inputs[1], f.inputs[2], f.inputs[3], f.inputs[4]}, result);
-      bn.outputs = {result, f.batch_values[2], f.batch_values[3]};
-      bn.attributes["training_mode"] = attribute::of(std::int64_t{1});
-      bn.attributes["epsilon"] = attribute::of(f.epsilon);
-      bn.attributes["momentum"] = attribute::of(f.momentum);
-      m.nodes.push_back(std::move(bn));
+      for (node& one : found->second->with_batch_statistics(std::move(n))) {
+        m.nodes.push_back(std::move(one));
+      }
     }
     return m;
   }
@@ -733,7 +648,7 @@ class fake_quantized_network {
     std::string bias = plan_.bias_name(i);
     const auto own = folds_.find(i);
     if (own != folds_.end()) {
-      const trained_normalization& f = own->second;
+      const detail::trained_normalization& f = own->second;
       const bool is_image = is_convolution(plan_.float_model().nodes[i]);
       network_.nodes.push_back(make_fold_normalization(
           f.inputs, f.results, f.axis,
@@ -776,17 +691,17 @@ class fake_quantized_network {
   grid levels_;
   model network_;
   detail::graph_writer writer_;
-  std::map<std::string, node> integer_operators_;       // of the lowered model, by value
-  std::map<std::size_t, std::string> float_products_;   // before they are replaced, by layer
-  std::map<std::string, std::size_t> producers_;        // nodes of the plan, by value
-  std::map<std::string, std::string> quantized_;        // results of fake quantizers, by value
-  std::map<std::string, std::string> codes_;            // of activations, by value
-  std::map<std::string, activation> activations_;       // by value
-  std::map<std::string, activation> constants_;         // of constant operands, by value
-  std::map<std::size_t, trained_normalization> folds_;  // by layer
-  std::map<std::size_t, std::string> folded_codes_;     // of integer operators, by layer
-  std::map<std::size_t, quantized_layer> layers_;       // by node
-  std::map<std::size_t, std::string> weight_scales_;    // constants, by layer
+  std::map<std::string, node> integer_operators_;      // of the lowered model, by value
+  std::map<std::size_t, std::string> float_products_;  // before they are replaced, by layer
+  std::map<std::string, std::size_t> producers_;       // nodes of the plan, by value
+  std::map<std::string, std::string> quantized_;       // results of fake quantizers, by value
+  std::map<std::string, std::string> codes_;           // of activations, by value
+  std::map<std::string, activation> activations_;      // by value
+  std::map<std::string, activation> constants_;        // of constant operands, by value
+  std::map<std::size_t, detail::trained_normalization> folds_;  // by layer
+  std::map<std::size_t, std::string> folded_codes_;             // of integer operators, by layer
+  std::map<std::size_t, quantized_layer> layers_;               // by node
+  std::map<std::size_t, std::string> weight_scales_;            // constants, by layer
 };
 
 }  // namespace graph
