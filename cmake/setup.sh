@@ -186,20 +186,22 @@ setup_packages() {
   [ -z "$headers" ] || fetch_headers
 }
 
+# Most modules are never imported: Python compiles those that are.
+pip_options="-q --progress-bar off --disable-pip-version-check --only-binary=:all: --no-compile"
+
 # Releases that the Python here is too new for are left out.
 setup_runtimes() {
   for version in $runtimes; do
     numpy="" # releases before 1.19 were made for numpy 1
     [ "$version" != 1.18.1 ] || numpy="numpy<2"
-    "$venv/bin/python" -m pip install -q --progress-bar off --disable-pip-version-check --only-binary=:all: \
-      --no-deps --target "$venv/onnxruntime/$version" "onnxruntime==$version" ${numpy:+"$numpy"} \
-      >"$tmp/log" 2>&1 </dev/null || say "there is no ONNX Runtime $version for this Python"
+    "$venv/bin/python" -m pip install $pip_options --no-deps --target "$venv/onnxruntime/$version" \
+      "onnxruntime==$version" ${numpy:+"$numpy"} >"$tmp/log" 2>&1 </dev/null || say "there is no ONNX Runtime $version for this Python"
   done
 }
 
 setup_nncf() {
-  if { python3 -m venv "$venv/nncf" && "$venv/nncf/bin/python" -m pip install -q --progress-bar off \
-    --disable-pip-version-check --only-binary=:all: $nncf; } >"$tmp/log" 2>&1 </dev/null; then return; fi
+  if { python3 -m venv "$venv/nncf" && "$venv/nncf/bin/python" -m pip install $pip_options $nncf; } \
+    >"$tmp/log" 2>&1 </dev/null; then return; fi
   rm -rf "$venv/nncf"
   say "there is no NNCF for this Python: its test will be skipped"
 }
@@ -208,8 +210,7 @@ setup_venv() {
   complete="$wheels $runtimes $nncf"
   [ "$(cat "$venv/complete" 2>/dev/null)" != "$complete" ] || return 0
   say "installing $wheels into $venv"
-  if { python3 -m venv --clear "$venv" && "$venv/bin/python" -m pip install -q --progress-bar off \
-    --disable-pip-version-check --only-binary=:all: $wheels; } >"$tmp/log" 2>&1 </dev/null; then
+  if { python3 -m venv --clear "$venv" && "$venv/bin/python" -m pip install $pip_options $wheels; } >"$tmp/log" 2>&1 </dev/null; then
     setup_runtimes
     setup_nncf
     echo "$complete" >"$venv/complete"
