@@ -10,7 +10,7 @@ cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFI
   -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_BUILD_TESTS=OFF -DDETENT_BUILD_BENCHMARKS=OFF >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 echo "detent: building the command line tool (build/release)"
-cmake --build "$build/release" --target detent_cli >"$build/release.log" 2>&1 ||
+cmake --build "$build/release" --target detent_cli --parallel "$(nproc)" >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 
 detent=$build/release/examples/detent

@@ -13,6 +13,7 @@ cmake -S . -B "$build/release" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DDETENT_WERROR="${DETENT_WERROR:-OFF}" -DDETENT_FUZZ="${DETENT_FUZZ:-OFF}" -DDETENT_BUILD_TESTS=ON -DDETENT_BUILD_BENCHMARKS=ON >"$build/release.log" 2>&1 ||
   { cat "$build/release.log" >&2; exit 1; }
 echo "detent: building the tests (build/release)"
-cmake --build "$build/release" >"$build/release.log" 2>&1 || { cat "$build/release.log" >&2; exit 1; }
+# Ninja by itself starts more jobs than there are cores: some need 3 GB each, and all together they take longer.
+cmake --build "$build/release" --parallel "$(nproc)" >"$build/release.log" 2>&1 || { cat "$build/release.log" >&2; exit 1; }
 wait "$python"
 ctest --test-dir "$build/release" --output-on-failure --no-tests=error -j "$(nproc)" "$@"
