@@ -384,14 +384,18 @@ TEST_CASE("apply_table: every size, in place, nothing beside") {
     for (const u8 q : in) {
       expected.push_back(table[q]);
     }
-    memory.repaint();
-    const std::span<u8> out = memory.back<u8>(n);
-    apply_table(in, out, table);
-    REQUIRE(memory.intact_around(out));
-    REQUIRE(difference(out, expected) == "");
-    std::copy(in.begin(), in.end(), out.begin());
-    apply_table(out, out, table);
-    REQUIRE(difference(out, expected) == "");
+    test::for_each_target([&] {
+      for (const bool at_end : {true, false}) {
+        memory.repaint();
+        const std::span<u8> out = at_end ? memory.back<u8>(n) : memory.front<u8>(n);
+        apply_table(in, out, table);
+        REQUIRE(memory.intact_around(out));
+        REQUIRE(difference(out, expected) == "");
+        std::copy(in.begin(), in.end(), out.begin());
+        apply_table(out, out, table);
+        REQUIRE(difference(out, expected) == "");
+      }
+    });
   }
 }
 
@@ -482,6 +486,7 @@ TEST_CASE_TEMPLATE("quantized_concat rescales each input", Out, u8, s8) {
   INFO("seed ", random.seed());
   for (int round = 0; round < 300; ++round) {
     const std::size_t rows = random.size(0, 6);
+    const std::size_t longest = round % 2 == 0 ? 40 : 200;
     const quant_params to{random.real(0.05F, 0.2F), random_zero_point<Out>(random)};
     const std::size_t count = random.size(0, 5);
     std::vector<std::vector<u8>> unsigned_values(count);
@@ -490,7 +495,7 @@ TEST_CASE_TEMPLATE("quantized_concat rescales each input", Out, u8, s8) {
     std::vector<std::vector<Out>> expected_rows(rows);
     std::size_t total = 0;
     const auto add = [&]<class In>(std::vector<In>& values) {
-      const std::size_t run = random.size(0, 40);
+      const std::size_t run = random.size(0, longest);
       values = random.integers<In>(rows * run);
       const bool copied = std::is_same_v<In, Out> && random.chance(50);
       const quant_params from =
@@ -514,9 +519,11 @@ TEST_CASE_TEMPLATE("quantized_concat rescales each input", Out, u8, s8) {
     for (const auto& row : expected_rows) {
       expected.insert(expected.end(), row.begin(), row.end());
     }
-    std::vector<Out> out(total);
-    quantized_concat(inputs, rows, out, to);
-    REQUIRE(difference(out, expected) == "");
+    test::for_each_target([&] {
+      std::vector<Out> out(total);
+      quantized_concat(inputs, rows, out, to);
+      REQUIRE(difference(out, expected) == "");
+    });
   }
 }
 

@@ -29,6 +29,8 @@
 
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
+#include <detent/kernels/byte_lookup.hpp>
+#include <detent/kernels/definitions/byte_lookup.hpp>
 #include <detent/kernels/definitions/quantized_binary.hpp>
 #include <detent/kernels/quantized_binary.hpp>
 #include <detent/quantize.hpp>
@@ -217,6 +219,27 @@ class lookup_table {
   std::array<Out, 256> entries_;
 };
 
+namespace detail {
+
+/// Looks `columns` elements of each of `rows` rows up in a table.
+template <quantized_byte In, quantized_byte Out>
+void look_up(const In* in, std::size_t in_stride, Out* out, std::size_t out_stride,
+             const lookup_table<In, Out>& table, std::size_t rows, std::size_t columns) {
+  const auto bytes = []<class T>(T* data) {
+    using byte = std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>;
+    return reinterpret_cast<byte*>(data);
+  };
+  active<kernels::byte_lookup_kernels>().look_up({.in = bytes(in),
+                                                  .in_stride = in_stride,
+                                                  .table = bytes(table.entries().data()),
+                                                  .out = bytes(out),
+                                                  .out_stride = out_stride,
+                                                  .rows = rows,
+                                                  .columns = columns});
+}
+
+}  // namespace detail
+
 /// Looks every element up in a table: out[i] = table[in[i]]. `out` may be the very buffer of `in`,
 /// and must not overlap it otherwise. Throws shape_mismatch if the sizes differ and
 /// invalid_argument if data is null. Thread-safe; allocates nothing.
@@ -224,9 +247,7 @@ template <quantized_byte In, quantized_byte Out>
 void apply_table(std::type_identity_t<std::span<const In>> in,
                  std::type_identity_t<std::span<Out>> out, const lookup_table<In, Out>& table) {
   detail::require_spans(in, out, "apply_table");
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    out[i] = table[in[i]];
-  }
+  detail::look_up(in.data(), in.size(), out.data(), out.size(), table, 1, in.size());
 }
 
 namespace detail {
@@ -309,18 +330,6 @@ void require_concat(std::span<const concat_input> inputs, std::size_t rows, std:
           ": null data with size ", out.size());
 }
 
-/// Calls convert(row of the input, its place in the row of the output) for each row; `offset` is
-/// where the input begins in a row of the output.
-template <class In, class Out, class Convert>
-void for_each_concat_row(std::span<const In> in, std::size_t rows, std::span<Out> out,
-                         std::size_t offset, const Convert& convert) {
-  const std::size_t in_row = in.size() / rows;
-  const std::size_t out_row = out.size() / rows;
-  for (std::size_t r = 0; r < rows; ++r) {
-    convert(in.subspan(r * in_row, in_row), out.subspan(r * out_row + offset, in_row));
-  }
-}
-
 template <quantized_byte Out>
 void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
                       quant_params out_params) {
@@ -332,18 +341,20 @@ void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, st
   for (const concat_input& input : inputs) {
     std::visit(
         [&]<class In>(std::span<const In> values) {
-          if (std::same_as<In, Out> && input.params == out_params) {
-            for_each_concat_row(values, rows, out, offset,
-                                [](std::span<const In> from, std::span<Out> to) {
-                                  std::copy(from.begin(), from.end(), to.begin());
-                                });
-          } else {
-            const auto table = rescale_table<In, Out>(input.params, out_params);
-            for_each_concat_row(
-                values, rows, out, offset,
-                [&](std::span<const In> from, std::span<Out> to) { apply_table(from, to, table); });
+          const std::size_t row = values.size() / rows;
+          const std::size_t out_row = out.size() / rows;
+          if constexpr (std::same_as<In, Out>) {
+            if (input.params == out_params) {
+              for (std::size_t r = 0; r < rows; ++r) {
+                std::copy_n(values.data() + r * row, row, out.data() + r * out_row + offset);
+              }
+              offset += row;
+              return;
+            }
           }
-          offset += values.size() / rows;
+          look_up(values.data(), row, out.data() + offset, out_row,
+                  rescale_table<In, Out>(input.params, out_params), rows, row);
+          offset += row;
         },
         input.values);
   }

@@ -16,6 +16,7 @@
 
 #include <detent/kernels/active_target.hpp>
 #include <detent/kernels/cache_sizes.hpp>
+#include <detent/kernels/definitions/byte_lookup.hpp>
 #include <detent/kernels/definitions/depthwise.hpp>
 #include <detent/kernels/definitions/double_products.hpp>
 #include <detent/kernels/definitions/elementwise.hpp>

@@ -44921,6 +44921,365 @@ DETENT_NAMESPACE_END
 #include <type_traits>
 #include <variant>
 
+// ---- detent/kernels/byte_lookup.hpp ----
+// The family of byte lookups: tables of a function of one 8-bit value.
+#ifndef DETENT_KERNELS_BYTE_LOOKUP_HPP
+#define DETENT_KERNELS_BYTE_LOOKUP_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+/// Arguments of look_up: out[r * out_stride + i] = table[in[r * in_stride + i]] for r < rows and i
+/// < columns. `out` may be `in` if the strides are the same, and overlaps it in no other way.
+struct byte_lookup_args {
+  const std::uint8_t* in = nullptr;
+  std::size_t in_stride = 0;
+  const std::uint8_t* table = nullptr;  // 256 entries
+  std::uint8_t* out = nullptr;
+  std::size_t out_stride = 0;
+  std::size_t rows = 0, columns = 0;
+};
+
+/// The kernels of byte lookups.
+struct byte_lookup_kernels {
+  void (*look_up)(const byte_lookup_args& args) noexcept;
+
+  /// The kernels of a target; null if they are not compiled in. Thread-safe.
+  [[nodiscard]] static const byte_lookup_kernels* of(target t) noexcept;
+};
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_BYTE_LOOKUP_HPP
+// ---- detent/kernels/definitions/byte_lookup.hpp ----
+// The table of the family of byte lookups.
+#ifndef DETENT_KERNELS_DEFINITIONS_BYTE_LOOKUP_HPP
+#define DETENT_KERNELS_DEFINITIONS_BYTE_LOOKUP_HPP
+
+#if DETENT_DEFINES_KERNELS
+
+// ---- detent/kernels/portable/byte_lookup.hpp ----
+// Byte lookups in plain C++.
+#ifndef DETENT_KERNELS_PORTABLE_BYTE_LOOKUP_HPP
+#define DETENT_KERNELS_PORTABLE_BYTE_LOOKUP_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace portable {
+
+inline void look_up(const byte_lookup_args& a) noexcept {
+  const std::uint8_t* const table = a.table;
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const std::uint8_t* in = a.in + r * a.in_stride;
+    std::uint8_t* out = a.out + r * a.out_stride;
+    for (std::size_t i = 0; i < a.columns; ++i) {
+      out[i] = table[in[i]];
+    }
+  }
+}
+
+}  // namespace portable
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_KERNELS_PORTABLE_BYTE_LOOKUP_HPP
+#if DETENT_WITH_HIGHWAY
+// ---- detent/kernels/vector/byte_lookup-inl.hpp ----
+// Byte lookups: a shuffle looks 4 bits of each index up in a piece of 16 entries, and the upper
+// 4 bits choose among the 16 results, pair by pair.
+
+#ifndef DETENT_KERNELS_VECTOR_BYTE_LOOKUP_INL_HPP
+#define DETENT_KERNELS_VECTOR_BYTE_LOOKUP_INL_HPP
+
+#include <cstddef>
+#include <cstdint>
+
+#define DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/for_each_target-inl.hpp ----
+// Compiles the text of a file once for each Highway target. Every file foo-inl.hpp of kernels has
+// this layout:
+//
+//   #ifndef DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   #define DETENT_KERNELS_VECTOR_FOO_INL_HPP
+//   ... #includes: all that the text needs ...
+//   #define DETENT_KERNELS_TEXT <detent/kernels/vector/foo-inl.hpp>
+//   #include <detent/kernels/vector/for_each_target-inl.hpp>
+//   #endif
+//   #ifdef DETENT_KERNELS_TEXT
+//   ... the text, in namespace HWY_NAMESPACE ...
+//   #include <detent/kernels/vector/end_text-inl.hpp>
+//   #endif
+//
+// The first inclusion of foo-inl.hpp includes this file, which includes foo-inl.hpp again for every
+// target except the last one; then the first inclusion continues with the text for the last target.
+// So foo-inl.hpp can be included anywhere, any number of times, and an editor that opens it alone
+// shows the text for the last target.
+//
+// Integer kernels include for_each_pass-inl.hpp instead of this file.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#error "detent: kernels are included in the middle of the text of others"
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX2
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX2
+#include <hwy/ops/set_macros-inl.h>
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// A vector of indices, ready for lookups.
+template <class D>
+struct lookup_index {
+  using signed_tag = hn::RebindToSigned<D>;
+  using signed_vector = hn::Vec<signed_tag>;
+
+  hn::Vec<D> low;           // bits 0..3
+  signed_vector choice[4];  // the sign of an element is bit 4, 5, 6 or 7 of its index
+
+  HWY_INLINE explicit lookup_index(hn::Vec<D> index) noexcept
+      : low(hn::And(index, hn::Set(D{}, 15))),
+        choice{sign_of<3>(index), sign_of<2>(index), sign_of<1>(index),
+               hn::BitCast(signed_tag{}, index)} {}
+
+ private:
+  /// Shifts elements of 16 bits: what crosses from one byte to the next does not reach its sign.
+  template <int kBits>
+  static HWY_INLINE signed_vector sign_of(hn::Vec<D> index) noexcept {
+    const hn::RepartitionToWide<D> wide;
+    return hn::BitCast(signed_tag{}, hn::ShiftLeft<kBits>(hn::BitCast(wide, index)));
+  }
+};
+
+/// The table in pieces of 16 entries, each repeated in all blocks of a vector. Kept in registers,
+/// as far as there are enough: the compiler could not do so, as writes of bytes may change a table.
+struct lookup_pieces {
+  using tag = hn::ScalableTag<std::uint8_t>;
+
+  hn::Vec<tag> entries[16];
+
+  HWY_INLINE explicit lookup_pieces(const std::uint8_t* table) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < 16; ++k) {
+      entries[k] = hn::LoadDup128(tag{}, table + 16 * k);
+    }
+  }
+};
+
+/// Looks indices up in the 2^kLevels pieces from piece kFirst on.
+template <std::size_t kLevels, std::size_t kFirst, class D>
+HWY_INLINE hn::Vec<D> look_up_pieces(const lookup_pieces& pieces,
+                                     const lookup_index<D>& index) noexcept {
+  const D d;
+  if constexpr (kLevels == 0) {
+    return hn::TableLookupBytes(hn::ResizeBitCast(d, pieces.entries[kFirst]), index.low);
+  } else {
+    constexpr std::size_t half = std::size_t{1} << (kLevels - 1);
+    const typename lookup_index<D>::signed_tag ds;
+    const auto lower = look_up_pieces<kLevels - 1, kFirst>(pieces, index);
+    const auto upper = look_up_pieces<kLevels - 1, kFirst + half>(pieces, index);
+    return hn::BitCast(d, hn::IfNegativeThenElse(index.choice[kLevels - 1], hn::BitCast(ds, upper),
+                                                 hn::BitCast(ds, lower)));
+  }
+}
+
+/// Looks up as many of the bytes [i, columns) of a row as fill vectors of D, and returns the first
+/// one that is left.
+template <class D>
+HWY_INLINE std::size_t look_up_vectors(D d, const lookup_pieces& pieces, const std::uint8_t* in,
+                                       std::uint8_t* out, std::size_t i,
+                                       std::size_t columns) noexcept {
+  for (; i + hn::MaxLanes(d) <= columns; i += hn::MaxLanes(d)) {
+    const lookup_index<D> index(hn::LoadU(d, in + i));
+    hn::StoreU(look_up_pieces<4, 0>(pieces, index), d, out + i);
+  }
+  return i;
+}
+
+inline void look_up(const byte_lookup_args& args) noexcept {
+  const byte_lookup_args a = args;
+  const lookup_pieces pieces(a.table);
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const std::uint8_t* in = a.in + r * a.in_stride;
+    std::uint8_t* out = a.out + r * a.out_stride;
+    std::size_t i = look_up_vectors(lookup_pieces::tag{}, pieces, in, out, 0, a.columns);
+    i = look_up_vectors(hn::CappedTag<std::uint8_t, 32>{}, pieces, in, out, i, a.columns);
+    i = look_up_vectors(hn::CappedTag<std::uint8_t, 16>{}, pieces, in, out, i, a.columns);
+    for (; i < a.columns; ++i) {
+      out[i] = a.table[in[i]];
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+#if HWY_ATTAINABLE_TARGETS & HWY_AVX3
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include <hwy/ops/set_macros-inl.h>
+#define DETENT_KERNELS_LAST_TEXT
+#else
+#undef DETENT_KERNELS_TEXT
+#endif
+#endif
+
+#ifdef DETENT_KERNELS_TEXT
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR)
+DETENT_KERNELS_NAMESPACE_BEGIN
+namespace HWY_NAMESPACE {
+
+/// A vector of indices, ready for lookups.
+template <class D>
+struct lookup_index {
+  using signed_tag = hn::RebindToSigned<D>;
+  using signed_vector = hn::Vec<signed_tag>;
+
+  hn::Vec<D> low;           // bits 0..3
+  signed_vector choice[4];  // the sign of an element is bit 4, 5, 6 or 7 of its index
+
+  HWY_INLINE explicit lookup_index(hn::Vec<D> index) noexcept
+      : low(hn::And(index, hn::Set(D{}, 15))),
+        choice{sign_of<3>(index), sign_of<2>(index), sign_of<1>(index),
+               hn::BitCast(signed_tag{}, index)} {}
+
+ private:
+  /// Shifts elements of 16 bits: what crosses from one byte to the next does not reach its sign.
+  template <int kBits>
+  static HWY_INLINE signed_vector sign_of(hn::Vec<D> index) noexcept {
+    const hn::RepartitionToWide<D> wide;
+    return hn::BitCast(signed_tag{}, hn::ShiftLeft<kBits>(hn::BitCast(wide, index)));
+  }
+};
+
+/// The table in pieces of 16 entries, each repeated in all blocks of a vector. Kept in registers,
+/// as far as there are enough: the compiler could not do so, as writes of bytes may change a table.
+struct lookup_pieces {
+  using tag = hn::ScalableTag<std::uint8_t>;
+
+  hn::Vec<tag> entries[16];
+
+  HWY_INLINE explicit lookup_pieces(const std::uint8_t* table) noexcept {
+    DETENT_UNROLL for (std::size_t k = 0; k < 16; ++k) {
+      entries[k] = hn::LoadDup128(tag{}, table + 16 * k);
+    }
+  }
+};
+
+/// Looks indices up in the 2^kLevels pieces from piece kFirst on.
+template <std::size_t kLevels, std::size_t kFirst, class D>
+HWY_INLINE hn::Vec<D> look_up_pieces(const lookup_pieces& pieces,
+                                     const lookup_index<D>& index) noexcept {
+  const D d;
+  if constexpr (kLevels == 0) {
+    return hn::TableLookupBytes(hn::ResizeBitCast(d, pieces.entries[kFirst]), index.low);
+  } else {
+    constexpr std::size_t half = std::size_t{1} << (kLevels - 1);
+    const typename lookup_index<D>::signed_tag ds;
+    const auto lower = look_up_pieces<kLevels - 1, kFirst>(pieces, index);
+    const auto upper = look_up_pieces<kLevels - 1, kFirst + half>(pieces, index);
+    return hn::BitCast(d, hn::IfNegativeThenElse(index.choice[kLevels - 1], hn::BitCast(ds, upper),
+                                                 hn::BitCast(ds, lower)));
+  }
+}
+
+/// Looks up as many of the bytes [i, columns) of a row as fill vectors of D, and returns the first
+/// one that is left.
+template <class D>
+HWY_INLINE std::size_t look_up_vectors(D d, const lookup_pieces& pieces, const std::uint8_t* in,
+                                       std::uint8_t* out, std::size_t i,
+                                       std::size_t columns) noexcept {
+  for (; i + hn::MaxLanes(d) <= columns; i += hn::MaxLanes(d)) {
+    const lookup_index<D> index(hn::LoadU(d, in + i));
+    hn::StoreU(look_up_pieces<4, 0>(pieces, index), d, out + i);
+  }
+  return i;
+}
+
+inline void look_up(const byte_lookup_args& args) noexcept {
+  const byte_lookup_args a = args;
+  const lookup_pieces pieces(a.table);
+  for (std::size_t r = 0; r < a.rows; ++r) {
+    const std::uint8_t* in = a.in + r * a.in_stride;
+    std::uint8_t* out = a.out + r * a.out_stride;
+    std::size_t i = look_up_vectors(lookup_pieces::tag{}, pieces, in, out, 0, a.columns);
+    i = look_up_vectors(hn::CappedTag<std::uint8_t, 32>{}, pieces, in, out, i, a.columns);
+    i = look_up_vectors(hn::CappedTag<std::uint8_t, 16>{}, pieces, in, out, i, a.columns);
+    for (; i < a.columns; ++i) {
+      out[i] = a.table[in[i]];
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+DETENT_KERNELS_NAMESPACE_END
+HWY_POP_ATTRIBUTES
+
+// ---- detent/kernels/vector/end_text-inl.hpp ----
+// Ends a text that is compiled for each target or pass: undefines the macros of the last one. See
+// for_each_target-inl.hpp.
+
+#ifdef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_LAST_TEXT
+#undef DETENT_KERNELS_TEXT
+// ---- detent/kernels/vector/end_pass-inl.hpp ----
+// Ends a pass: undefines its macros. See for_each_pass-inl.hpp.
+
+#undef DETENT_PASS_NAMESPACE
+#undef DETENT_PASS_ATTRIBUTES
+#undef DETENT_PASS_PAIRS
+#undef DETENT_PASS_ASSEMBLY
+#endif
+#endif  // DETENT_KERNELS_TEXT
+#endif
+
+DETENT_KERNELS_NAMESPACE_BEGIN
+
+DETENT_DECL const byte_lookup_kernels* byte_lookup_kernels::of(target t) noexcept {
+  switch (t) {
+#define DETENT_ROW(id, vectors, products, depthwise) \
+  case target::id: {                                 \
+    static constexpr byte_lookup_kernels kernels = { \
+        .look_up = &vectors::look_up,                \
+    };                                               \
+    return &kernels;                                 \
+  }
+    DETENT_FOR_EACH_TARGET(DETENT_ROW)
+#undef DETENT_ROW
+    default:
+      return nullptr;
+  }
+}
+
+DETENT_KERNELS_NAMESPACE_END
+
+#endif  // DETENT_DEFINES_KERNELS
+#endif  // DETENT_KERNELS_DEFINITIONS_BYTE_LOOKUP_HPP
 // ---- detent/kernels/definitions/quantized_binary.hpp ----
 // The table of arithmetic on 8-bit tensors.
 #ifndef DETENT_KERNELS_DEFINITIONS_QUANTIZED_BINARY_HPP
@@ -45537,6 +45896,27 @@ class lookup_table {
   std::array<Out, 256> entries_;
 };
 
+namespace detail {
+
+/// Looks `columns` elements of each of `rows` rows up in a table.
+template <quantized_byte In, quantized_byte Out>
+void look_up(const In* in, std::size_t in_stride, Out* out, std::size_t out_stride,
+             const lookup_table<In, Out>& table, std::size_t rows, std::size_t columns) {
+  const auto bytes = []<class T>(T* data) {
+    using byte = std::conditional_t<std::is_const_v<T>, const std::uint8_t, std::uint8_t>;
+    return reinterpret_cast<byte*>(data);
+  };
+  active<kernels::byte_lookup_kernels>().look_up({.in = bytes(in),
+                                                  .in_stride = in_stride,
+                                                  .table = bytes(table.entries().data()),
+                                                  .out = bytes(out),
+                                                  .out_stride = out_stride,
+                                                  .rows = rows,
+                                                  .columns = columns});
+}
+
+}  // namespace detail
+
 /// Looks every element up in a table: out[i] = table[in[i]]. `out` may be the very buffer of `in`,
 /// and must not overlap it otherwise. Throws shape_mismatch if the sizes differ and
 /// invalid_argument if data is null. Thread-safe; allocates nothing.
@@ -45544,9 +45924,7 @@ template <quantized_byte In, quantized_byte Out>
 void apply_table(std::type_identity_t<std::span<const In>> in,
                  std::type_identity_t<std::span<Out>> out, const lookup_table<In, Out>& table) {
   detail::require_spans(in, out, "apply_table");
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    out[i] = table[in[i]];
-  }
+  detail::look_up(in.data(), in.size(), out.data(), out.size(), table, 1, in.size());
 }
 
 namespace detail {
@@ -45629,18 +46007,6 @@ void require_concat(std::span<const concat_input> inputs, std::size_t rows, std:
           ": null data with size ", out.size());
 }
 
-/// Calls convert(row of the input, its place in the row of the output) for each row; `offset` is
-/// where the input begins in a row of the output.
-template <class In, class Out, class Convert>
-void for_each_concat_row(std::span<const In> in, std::size_t rows, std::span<Out> out,
-                         std::size_t offset, const Convert& convert) {
-  const std::size_t in_row = in.size() / rows;
-  const std::size_t out_row = out.size() / rows;
-  for (std::size_t r = 0; r < rows; ++r) {
-    convert(in.subspan(r * in_row, in_row), out.subspan(r * out_row + offset, in_row));
-  }
-}
-
 template <quantized_byte Out>
 void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, std::span<Out> out,
                       quant_params out_params) {
@@ -45652,18 +46018,20 @@ void quantized_concat(std::span<const concat_input> inputs, std::size_t rows, st
   for (const concat_input& input : inputs) {
     std::visit(
         [&]<class In>(std::span<const In> values) {
-          if (std::same_as<In, Out> && input.params == out_params) {
-            for_each_concat_row(values, rows, out, offset,
-                                [](std::span<const In> from, std::span<Out> to) {
-                                  std::copy(from.begin(), from.end(), to.begin());
-                                });
-          } else {
-            const auto table = rescale_table<In, Out>(input.params, out_params);
-            for_each_concat_row(
-                values, rows, out, offset,
-                [&](std::span<const In> from, std::span<Out> to) { apply_table(from, to, table); });
+          const std::size_t row = values.size() / rows;
+          const std::size_t out_row = out.size() / rows;
+          if constexpr (std::same_as<In, Out>) {
+            if (input.params == out_params) {
+              for (std::size_t r = 0; r < rows; ++r) {
+                std::copy_n(values.data() + r * row, row, out.data() + r * out_row + offset);
+              }
+              offset += row;
+              return;
+            }
           }
-          offset += values.size() / rows;
+          look_up(values.data(), row, out.data() + offset, out_row,
+                  rescale_table<In, Out>(input.params, out_params), rows, row);
+          offset += row;
         },
         input.values);
   }

@@ -37,14 +37,22 @@ std::string pickle(const Function& write) {
   write(w);
   return std::move(w).finish();
 }
-template <class Function>
-value_ptr round_trip(const Function& write) {
-  const std::string bytes = pickle(write);
-  pickle_reader r(bytes);
-  value_ptr result = r.read();
-  CHECK(r.at_end());
-  return result;
-}
+
+/// What was written, read back.
+class round_trip {
+ public:
+  template <class Function>
+  explicit round_trip(const Function& write) : bytes_(pickle(write)), reader_(bytes_) {
+    value_ = reader_.read();
+    CHECK(reader_.at_end());
+  }
+  const python_value* operator->() const { return value_.get(); }
+
+ private:
+  std::string bytes_;
+  pickle_reader reader_;
+  value_ptr value_;
+};
 
 /// The bytes between the protocol and the end.
 template <class Function>
@@ -230,7 +238,7 @@ struct array_facts {
 };
 
 array_facts facts_of(const graph::tensor& t) {
-  const value_ptr a = round_trip([&](pickle_writer& w) { graph::ppq::detail::write_array(w, t); });
+  const round_trip a([&](pickle_writer& w) { graph::ppq::detail::write_array(w, t); });
   REQUIRE(a->type == "call");
   CHECK(a->items[0]->text == "numpy.core.multiarray._reconstruct");
   const std::vector<value_ptr>& arguments = a->items[1]->items;

@@ -35,14 +35,14 @@ using value_ptr = std::shared_ptr<python_value>;
 /// A file's graph, and how its parts are looked up.
 struct native {
   std::string bytes;
+  pickle_reader reader;
   value_ptr graph;
 
-  explicit native(const quantized_graph& g) : bytes(ppq::export_native(g)) {
-    pickle_reader r(bytes);
-    CHECK(r.read()->text == "PPQ GRAPH DEFINITION");
-    CHECK(r.read()->text == "0.6.6");
-    graph = r.read();
-    CHECK(r.at_end());
+  explicit native(const quantized_graph& g) : bytes(ppq::export_native(g)), reader(bytes) {
+    CHECK(reader.read()->text == "PPQ GRAPH DEFINITION");
+    CHECK(reader.read()->text == "0.6.6");
+    graph = reader.read();
+    CHECK(reader.at_end());
   }
 
   [[nodiscard]] value_ptr operation(std::string_view name) const {
@@ -67,7 +67,8 @@ std::string member(const value_ptr& v) { return v->items.at(1)->items.at(0)->tex
 
 /// The bytes of the array in a ValueState.
 std::string bytes_of(const value_ptr& state) {
-  const value_ptr array = pickle_reader(state->at("_value")->text).read();
+  pickle_reader reader(state->at("_value")->text);
+  const value_ptr array = reader.read();
   return array->state->items.at(4)->text;
 }
 std::string bytes_of(const tensor& t) {
@@ -92,7 +93,8 @@ TEST_CASE("ppq: PPQ's file has constants before and after baking, and what is sw
   const config_id weights = input_config(g, "Conv", 1);
   const tensor before = g.network.initializers.at("w1");
   const tensor baked = random_floats(r, {4, 3, 3, 3}, -0.5F, 0.5F);
-  const value_ptr fresh = native(g).variable("w1");
+  const native first(g);
+  const value_ptr fresh = first.variable("w1");
   CHECK(bytes_of(fresh->at("_value")) == bytes_of(before));
   CHECK(bytes_of(fresh->at("_fp32_value")) == bytes_of(before));
 

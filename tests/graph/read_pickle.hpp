@@ -40,10 +40,19 @@ struct python_value {
 using value_ptr = std::shared_ptr<python_value>;
 
 /// Reads pickles, one after the other, of the opcodes that pickle_writer has. The bytes must
-/// outlive it.
+/// outlive it. Values have their items and their state as long as the reader lives: objects of
+/// Python may hold each other in circles.
 class pickle_reader {
  public:
   explicit pickle_reader(std::string_view bytes) : bytes_(bytes) {}
+  pickle_reader(const pickle_reader&) = delete;
+  pickle_reader& operator=(const pickle_reader&) = delete;
+  ~pickle_reader() {
+    for (const value_ptr& value : values_) {
+      value->items.clear();
+      value->state = nullptr;
+    }
+  }
 
   /// The value of the next pickle.
   value_ptr read() {
@@ -79,7 +88,8 @@ class pickle_reader {
     return n;
   }
   void push(std::string type, std::string text = {}) {
-    stack_.push_back(std::make_shared<python_value>());
+    values_.push_back(std::make_shared<python_value>());
+    stack_.push_back(values_.back());
     stack_.back()->type = std::move(type);
     stack_.back()->text = std::move(text);
   }
@@ -195,6 +205,7 @@ class pickle_reader {
   std::vector<value_ptr> stack_;
   std::vector<std::size_t> marks_;
   std::vector<value_ptr> memo_;
+  std::vector<value_ptr> values_;  // all that were made
 };
 
 }  // namespace test

@@ -32,21 +32,27 @@ struct node_state : operator_state {
   }
 };
 
-/// The state of the node, whose packed part make(packed) fills from the inputs listed in `from`. It
-/// is made once if these inputs are the same in every run, otherwise in each run, which it does not
-/// outlive.
+/// The state of the node, whose packed part make(packed) fills. `is_constant`: all inputs that it
+/// reads are the same in every run, so that it is made once; otherwise it is made in each run,
+/// which it does not outlive.
 template <class Packed, class Own = nothing_else, class Make>
-node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
-                                      const Make& make) {
-  if (*c.state == nullptr || !c.are_constant(from)) {
+node_state<Packed, Own>& cached_state(operator_context& c, bool is_constant, const Make& make) {
+  if (*c.state == nullptr || !is_constant) {
     auto packed = std::make_shared<Packed>();
     make(*packed);
     auto fresh = std::make_unique<node_state<Packed, Own>>();
     fresh->packed = std::move(packed);
-    fresh->for_one_run = !c.are_constant(from);
+    fresh->for_one_run = !is_constant;
     *c.state = std::move(fresh);
   }
   return static_cast<node_state<Packed, Own>&>(**c.state);
+}
+
+/// The same for a packed part that is made from the inputs listed in `from`.
+template <class Packed, class Own = nothing_else, class Make>
+node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
+                                      const Make& make) {
+  return cached_state<Packed, Own>(c, c.are_constant(from), make);
 }
 
 }  // namespace graph::ops

@@ -17,12 +17,14 @@
 #include <cstdint>
 #include <cstring>
 #include <memory_resource>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -31,6 +33,7 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
+#include <detent/kernels/definitions/byte_lookup.hpp>
 #include <detent/quantize.hpp>
 #include <detent/quantized_elementwise.hpp>
 #include <detent/reference.hpp>
@@ -185,15 +188,41 @@ std::array<std::uint8_t, 256> make_table(const operator_context& c, element_type
   return table;
 }
 
-inline void apply_table(const std::array<std::uint8_t, 256>& table, const tensor& from,
-                        std::byte* to) {
-  // Copies: for all the compiler knows, a written byte might be part of the tensor object, and it
-  // would read these members again in each turn of the loop.
-  const std::byte* bytes = from.raw();
-  const std::size_t count = from.count();
-  for (std::size_t i = 0; i < count; ++i) {
-    to[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(bytes[i])]);
-  }
+/// Looks each byte of `rows` rows up in a table. Rows are `from_row` and `to_row` bytes apart.
+inline void look_up_bytes(const std::array<std::uint8_t, 256>& table, const std::byte* from,
+                          std::size_t from_row, std::byte* to, std::size_t to_row, std::size_t rows,
+                          std::size_t columns) {
+  detent::detail::active<kernels::byte_lookup_kernels>().look_up(
+      {.in = reinterpret_cast<const std::uint8_t*>(from),
+       .in_stride = from_row,
+       .table = table.data(),
+       .out = reinterpret_cast<std::uint8_t*>(to),
+       .out_stride = to_row,
+       .rows = rows,
+       .columns = columns});
+}
+
+/// The same, divided among the executor's threads.
+inline void apply_table(const operator_context& c, const std::array<std::uint8_t, 256>& table,
+                        const std::byte* from, std::size_t from_row, std::byte* to,
+                        std::size_t to_row, std::size_t rows, std::size_t columns) {
+  constexpr std::size_t piece = std::size_t{1} << 16;  // bytes that a thread takes at a time
+  const std::size_t height = piece / (std::max)(columns, std::size_t{1}) + 1;
+  detent::detail::run_parallel(*c.parallel, (rows + height - 1) / height, [&](std::size_t task) {
+    const std::size_t first = task * height;
+    look_up_bytes(table, from + first * from_row, from_row, to + first * to_row, to_row,
+                  (std::min)(height, rows - first), columns);
+  });
+}
+
+/// Looks each byte of `from` up in a table; the results are the bytes from `to` on.
+inline void apply_table(const operator_context& c, const std::array<std::uint8_t, 256>& table,
+                        const tensor& from, std::byte* to) {
+  constexpr std::size_t row = 4096;
+  const std::size_t rows = from.count() / row;
+  apply_table(c, table, from.raw(), row, to, row, rows, row);
+  const std::size_t done = rows * row;
+  look_up_bytes(table, from.raw() + done, 0, to + done, 0, 1, from.count() - done);
 }
 
 /// The float operator whose table a Lookup node applies, as a node of its own. Also for
@@ -234,7 +263,7 @@ inline void run_lookup(operator_context& c) {
                              return apply_unary(function, opset, x);
                            });
       });
-  apply_table(*state.packed, c.inputs[0], c.make_output(0).mutable_raw());
+  apply_table(c, *state.packed, c.inputs[0], c.make_output(0).mutable_raw());
 }
 
 // ---------------------------------------------------------------------------------------- concat
@@ -269,31 +298,52 @@ inline void infer_quantized_concat(operator_context& c) {
   c.outputs[0].set_channels_last(movement::is_channels_last_concat(c, 2, 3));
 }
 
-inline void run_quantized_concat(operator_context& c) {
+/// What happens to the codes of one piece of QLinearConcat: nothing, or a look at a table.
+using piece_table = std::optional<std::array<std::uint8_t, 256>>;
+
+/// The table for the piece that is input i.
+[[nodiscard]] inline piece_table make_piece_table(const operator_context& c, std::size_t i) {
+  const quant_params from = read_params(c, i + 1, i + 2);
   const quant_params to = read_params(c, 0, 1);
+  const element_type in = c.inputs[i].type();
+  const element_type out = c.outputs[0].type();
+  if (from == to && in == out) {
+    return std::nullopt;
+  }
+  return make_table(c, in, from, out, to, [](float x) { return x; });
+}
+
+inline void run_quantized_concat(operator_context& c) {
   tensor& y = c.make_output(0);
   if (y.count() == 0) {
     return;
   }
+  bool is_constant = c.are_constant({0, 1});
+  for (std::size_t i = 2; i < c.input_count(); i += 3) {
+    is_constant = is_constant && c.are_constant({i + 1, i + 2});
+  }
+  const auto& state =
+      cached_state<std::vector<piece_table>>(c, is_constant, [&](std::vector<piece_table>& tables) {
+        for (std::size_t i = 2; i < c.input_count(); i += 3) {
+          tables.push_back(make_piece_table(c, i));
+        }
+      });
   const movement::stored_axis at(y, c.axis(c.n().get_int("axis", 1), y.rank()));
   std::byte* out = y.mutable_raw();
-  for (std::size_t i = 2; i < c.input_count(); i += 3) {
-    const quant_params from = read_params(c, i + 1, i + 2);
-    tensor piece = y.channels_last() ? to_channels_last(c.inputs[i], c.allocate)
-                                     : to_plain(c.inputs[i], c.allocate);
-    if (from != to || piece.type() != y.type()) {
-      tensor converted(y.type(), piece.dims());
-      converted.set_storage(c.allocate(converted.bytes()));
-      apply_table(make_table(c, piece.type(), from, y.type(), to, [](float x) { return x; }), piece,
-                  converted.mutable_raw());
-      piece = converted;
-    }
+  auto table = state.packed->begin();
+  for (std::size_t i = 2; i < c.input_count(); i += 3, ++table) {
+    const tensor piece = y.channels_last() ? to_channels_last(c.inputs[i], c.allocate)
+                                           : to_plain(c.inputs[i], c.allocate);
     const std::size_t row = piece.count() / at.outer;
-    copy_elements(
-        piece.raw(), out, 1,
-        {{at.outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(at.row)},
-         {row, 1, 1}},
-        c.parallel);
+    if (table->has_value()) {
+      apply_table(c, **table, piece.raw(), row, out, at.row, at.outer, row);
+    } else {
+      copy_elements(
+          piece.raw(), out, 1,
+          {{at.outer, static_cast<std::ptrdiff_t>(row), static_cast<std::ptrdiff_t>(at.row)},
+           {row, 1, 1}},
+          c.parallel);
+    }
     out += row;
   }
 }

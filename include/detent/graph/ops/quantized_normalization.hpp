@@ -89,10 +89,7 @@ inline void run_quantized_batch_normalization(operator_context& c) {
           y[i] = static_cast<std::byte>(tables[i][std::to_integer<std::size_t>(x[i])]);
         }
       } else {
-        const auto* table = tables[row % channels].data();
-        for (std::size_t i = 0; i < row_size; ++i) {
-          y[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(x[i])]);
-        }
+        look_up_bytes(tables[row % channels], x, 0, y, 0, 1, row_size);
       }
     }
   });
