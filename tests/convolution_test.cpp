@@ -239,23 +239,43 @@ void check_float(random_source& random, const geometry& g, guarded_images& memor
         const float x = in >= 0 ? input[static_cast<std::size_t>(in)] : 0.0F;
         expected[out] = std::fma(x, weights[weight], expected[out]);
       });
-  for (float& value : expected) {
-    value = detent::reference::clamp(value, lower, upper);
+  const std::vector<float> residual =
+      random.chance(50) ? random.reals(g.out_size(), -9.0F, 9.0F) : std::vector<float>();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const float sum = expected[i] + (residual.empty() ? 0.0F : residual[i]);
+    expected[i] = detent::reference::clamp(sum, lower, upper);
   }
   const bool at_end = random.chance(50);
+  const bool in_place = random.chance(50);
   const auto in =
       at_end ? memory.in.back<float>(input.size()) : memory.in.front<float>(input.size());
   const auto out =
       at_end ? memory.out.back<float>(expected.size()) : memory.out.front<float>(expected.size());
+  const auto added = at_end ? memory.residual.back<float>(residual.size())
+                            : memory.residual.front<float>(residual.size());
   const detent::packed_float_filters filters(g.f, weights, bias);
   const layout_pair layouts(random);
+  INFO("residual: ", !residual.empty(), ", in place: ", in_place);
   for_layouts(g, input, expected, layouts.in, layouts.out,
               [&](const window& w, const std::vector<float>& x, const std::vector<float>& wanted) {
                 std::copy(x.begin(), x.end(), in.begin());
+                detent::float_epilogue_options options{lower, upper, {}};
+                const bool planes = w.output_layout == activation_layout::nchw;
+                const std::size_t pixels = g.out_height() * g.out_width();
+                if (!residual.empty()) {
+                  const std::vector<float> values =
+                      laid_out(residual, w.output_layout, w.batch, pixels, g.f.out_channels);
+                  std::copy(values.begin(), values.end(), added.begin());
+                  options.residual = {in_place ? out.data() : added.data(),
+                                      w.batch * (planes ? g.f.out_channels : pixels),
+                                      planes ? pixels : g.f.out_channels};
+                }
                 for_each_target([&] {
                   memory.out.repaint();
-                  detent::convolve(std::span<const float>(in), filters, w, out, lower, upper,
-                                   parallel);
+                  if (!residual.empty() && in_place) {
+                    std::copy(added.begin(), added.end(), out.begin());
+                  }
+                  detent::convolve(std::span<const float>(in), filters, w, out, options, parallel);
                   CHECK(difference(out, wanted) == "");
                   CHECK(memory.out.intact_around(out));
                 });

@@ -477,6 +477,22 @@ TEST_CASE("float gemm") {
   const float w[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const detent::packed_floats weights(matrix_view<const float>(w, 3, 4), {});
   check_gemm_shapes<float, detent::packed_floats, float>(weights);
+
+  const float lhs[6] = {1, 2, 3, 4, 5, 6};
+  const float residual[20] = {};
+  untouched<float> out(8);
+  const auto attempt = [&](matrix_view<const float> added) {
+    return [&, added] {
+      detent::gemm(matrix_view<const float>(lhs, 2, 3), weights,
+                   matrix_view<float>(out.data(), 2, 4),
+                   detent::float_epilogue_options{.residual = added});
+    };
+  };
+  check_error(mismatch, {"gemm", "residual", "1 x 4", "2 x 4"}, attempt({residual, 1, 4}));
+  check_error(mismatch, {"gemm", "residual", "2 x 5", "2 x 4"}, attempt({residual, 2, 5}));
+  check_error(unsupported, {"gemm", "residual", "dense", "2"}, attempt({residual, 2, 4, 8, 2}));
+  check_error(unsupported, {"gemm", "residual", "-4"}, attempt({residual + 4, 2, 4, -4}));
+  CHECK(out.holds());
 }
 
 TEST_CASE("filters") {
@@ -588,16 +604,23 @@ TEST_CASE_TEMPLATE("convolve", T, std::int32_t, float, detent::bfloat16, std::ui
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, detent::bfloat16>) {
       refuses_epilogue(mismatch, {"convolution", "3 biases", "2 channels"},
                        {.bias = std::span(reals).first(3)});
-      refuses_epilogue(mismatch, {"convolution", "residual", "1 x 8", shape},
-                       {.residual = {reals.data(), 1, 8}});
-      refuses_epilogue(mismatch, {"convolution", "residual", shape},
-                       {.residual = {reals.data(), columns, rows}});
-      refuses_epilogue(unsupported, {"convolution", "residual", "column stride is 2"},
-                       {.residual = {reals.data(), rows, columns, 1, 2}});
-      refuses_epilogue(unsupported, {"convolution", "residual", "row stride is -4"},
-                       {.residual = {reals.data(), rows, columns, -4}});
-      refuses_epilogue(unsupported, {"convolution", "residual must be dense", "row stride is 5"},
-                       {.residual = {reals.data(), rows, columns, 5}});
+      const auto refuses_residual = [&](error_kind kind,
+                                        std::initializer_list<std::string_view> words,
+                                        matrix_view<const float> residual) {
+        refuses_epilogue(kind, words, {.residual = residual});
+        check_error(kind, words, [&] {
+          detent::convolve(std::span(float_in), float_filters, good, float_out.span(),
+                           detent::float_epilogue_options{.residual = residual});
+        });
+      };
+      refuses_residual(mismatch, {"convolution", "residual", "1 x 8", shape}, {reals.data(), 1, 8});
+      refuses_residual(mismatch, {"convolution", "residual", shape}, {reals.data(), columns, rows});
+      refuses_residual(unsupported, {"convolution", "residual", "column stride is 2"},
+                       {reals.data(), rows, columns, 1, 2});
+      refuses_residual(unsupported, {"convolution", "residual", "row stride is -4"},
+                       {reals.data(), rows, columns, -4});
+      refuses_residual(unsupported, {"convolution", "residual must be dense", "row stride is 5"},
+                       {reals.data(), rows, columns, 5});
     } else {
       refuses_epilogue(unsupported, {"convolution", "real biases"}, {.bias = reals});
       refuses_epilogue(unsupported, {"convolution", "residuals"},

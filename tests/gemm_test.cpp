@@ -645,6 +645,53 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("float gemm: a residual, a row of it for all, and the output as its own residual") {
+  random_source random(15);
+  INFO("seed ", random.seed());
+  detent::thread_pool pool(2);
+  constexpr float lower = -3.0F;
+  constexpr float upper = 4.0F;
+  for (const std::size_t k : sizes{0, 1, 9}) {
+    const float_operands p = random_floats(random, k);
+    const std::vector<float> sums = p.product(-infinity, infinity);
+    for (const std::size_t n : column_tails()) {
+      const detent::packed_floats weights = p.pack(n);
+      for (const std::size_t m : few_rows()) {
+        const std::size_t stride = random.chance(30) ? 0 : n + random.size(0, 5);
+        const std::vector<float> residual =
+            random.reals(stride * (std::max<std::size_t>(m, 1) - 1) + n, -2.0F, 2.0F);
+        std::vector<float> all(max_rows * max_columns);
+        padded_matrix<float> out(m, n, (m + n) % 4, 99.0F);
+        for (std::size_t i = 0; i < m; ++i) {
+          for (std::size_t j = 0; j < n; ++j) {
+            all[i * max_columns + j] = detent::reference::clamp(
+                sums[i * max_columns + j] + residual[i * stride + j], lower, upper);
+          }
+        }
+        const std::vector<float> expected = out.filled_from(all, max_columns);
+        const matrix_view<const float> lhs(p.lhs.data(), m, k);
+        const matrix_view<const float> added(residual.data(), m, n,
+                                             static_cast<std::ptrdiff_t>(stride));
+        INFO("m ", m, " n ", n, " k ", k, " stride ", stride);
+        for_each_target([&] {
+          out.clear();
+          detent::gemm(lhs, weights, out.view(),
+                       detent::float_epilogue_options{lower, upper, added});
+          CHECK(difference(out.values(), expected) == "");
+          out.clear();
+          for (std::size_t i = 0; i < m; ++i) {
+            std::copy_n(residual.data() + i * stride, n,
+                        out.view().data + static_cast<std::ptrdiff_t>(i) * out.view().row_stride);
+          }
+          detent::gemm(lhs, weights, out.view(),
+                       detent::float_epilogue_options{lower, upper, out.view()}, pool.parallel());
+          CHECK(difference(out.values(), expected) == "");
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("float gemm: nothing outside of the operands is touched") {
   random_source random(14);
   INFO("seed ", random.seed());

@@ -82,6 +82,21 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
+/// Checks the residual of a convolution: it is null, or dense and of the output's size and layout.
+inline void require_residual(const filter_shape& f, const window& w,
+                             matrix_view<const float> residual) {
+  constexpr const char* where = "convolution";
+  const std::size_t pixels = w.out_height(f) * w.out_width(f);
+  const bool planes = w.output_layout == activation_layout::nchw;
+  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
+  const std::size_t columns = planes ? pixels : f.out_channels;
+  require_addend(residual, "residual", rows, columns, where);
+  require(residual.data == nullptr || rows <= 1 ||
+              residual.row_stride == static_cast<std::ptrdiff_t>(columns),
+          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
+          residual.row_stride, " for ", columns, " columns)");
+}
+
 /// Checks those options of a convolution's epilogue that column_terms::prepare() does not check.
 template <class T>
 void require_epilogue(const filter_shape& f, const window& w, const epilogue_options& o) {
@@ -92,15 +107,7 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
           where, ": real biases and residuals are for outputs of float and bfloat16");
   require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
           ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
-  const std::size_t pixels = w.out_height(f) * w.out_width(f);
-  const bool planes = w.output_layout == activation_layout::nchw;
-  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
-  const std::size_t columns = planes ? pixels : f.out_channels;
-  require_addend(o.residual, "residual", rows, columns, where);
-  require(o.residual.data == nullptr || rows <= 1 ||
-              o.residual.row_stride == static_cast<std::ptrdiff_t>(columns),
-          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
-          o.residual.row_stride, " for ", columns, " columns)");
+  require_residual(f, w, o.residual);
 }
 
 /// The checked and prepared state that all blocks of one integer convolution share.
@@ -433,37 +440,39 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 }
 
 /// Convolves float images with packed float filters, as
-/// output = clamp(bias + sum of input * weight, lower, upper).
+/// output = clamp((bias + sum of input * weight) + residual, lower, upper).
 ///
-/// Each element is one chain of fused multiply-adds in the order kernel row, kernel column, channel
-/// that starts from the bias, and is then clamped (NaN passes through). Padding has the value 0 and
-/// takes part in the sum. The bits are the same on every target, for every layout and every split
-/// into threads.
+/// The sum in parentheses is one chain of fused multiply-adds in the order kernel row, kernel
+/// column, channel that starts from the bias. Then the residual is added, if there is one, and the
+/// result clamped (NaN passes through). Padding has the value 0 and takes part in the sum. The bits
+/// are the same on every target, for every layout and every split into threads.
 ///
-/// Layouts and sizes are those of convolve() for integers; input and output must not overlap.
-/// Throws shape_mismatch (sizes), invalid_argument (null data, strides or dilations of 0, a window
-/// beyond 2^32) and unsupported (padding out of proportion) before anything is written.
+/// Layouts and sizes are those of convolve() for integers; input and output must not overlap, but
+/// the residual may be the output itself. Throws shape_mismatch (sizes), invalid_argument (null
+/// data, strides or dilations of 0, a window beyond 2^32) and unsupported (padding out of
+/// proportion, a residual that is not dense) before anything is written.
 /// Thread-safe. The memory is that of convolve() for integers, in the rows of its table on copies,
 /// layouts, pointers and gathered windows, with 4 bytes to a value.
 template <class = void>  // so that it is compiled only where it is called
 void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
-              float upper = std::numeric_limits<float>::infinity(),
+              std::span<float> output, const float_epilogue_options& options,
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  detail::require_residual(f, w, options.residual);
   if (output.empty()) {
     return;
   }
   const auto& products = detail::active<kernels::float_product_kernels>();
-  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data())};
+  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data()),
+                                                 options.residual.data};
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
     d.channel_stride = filters.channel_stride();
     d.bias = filters.depthwise().data();
-    d.lower = lower;
-    d.upper = upper;
+    d.lower = options.lower;
+    d.upper = options.upper;
     d.row_taps = w.dilation_width == 1 ? f.kernel_width : 0;
     std::vector<detail::tap_position> order;
     for (std::size_t t = 0; t < f.taps(); ++t) {
@@ -475,6 +484,7 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         [&](const kernels::depthwise_rows<float>& rows, const detail::output_block<float>& block) {
           kernels::depthwise_f32_args part = d;
           part.rows = rows;
+          part.residual = block.residual();
           part.c = block.data();
           products.depthwise_f32(part);
         });
@@ -486,13 +496,18 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     const packed_floats& weights = filters.groups()[group];
     g.packed_b = weights.data().data();
     g.bias = weights.bias().data();
-    g.c = block.data() + group * f.group_out();
+    const std::size_t channel = group * f.group_out();
+    if (block.residual() != nullptr) {
+      g.residual = block.residual() + channel;
+      g.residual_stride = f.out_channels;
+    }
+    g.c = block.data() + channel;
     g.ldc = f.out_channels;
     g.m = block.count();
     g.n = weights.columns();
     g.k = weights.depth();
-    g.lower = lower;
-    g.upper = upper;
+    g.lower = options.lower;
+    g.upper = options.upper;
     products.gemm_f32(g);
   };
   if (!detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 && row > 0) {
@@ -515,6 +530,16 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
                                 g.lda = lda;
                                 multiply(g, group, block);
                               });
+}
+
+/// Convolves float images with packed float filters without a residual, and clamps the results to
+/// lower .. upper. All else is as with float_epilogue_options.
+template <class = void>
+void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
+              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
+              float upper = std::numeric_limits<float>::infinity(),
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, output, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END

@@ -84,6 +84,19 @@ struct epilogue_options {
   cache_sizes caches = {};
 };
 
+/// What gemm() and convolve() do with float sums: clamp(sum + residual[i,j], lower, upper), where i
+/// is a row or pixel and j a column or output channel.
+struct float_epilogue_options {
+  /// Lower bound of the output, applied last. NaN passes through the clamp.
+  float lower = -std::numeric_limits<float>::infinity();
+  /// Upper bound of the output; it wins where it is less than `lower`.
+  float upper = std::numeric_limits<float>::infinity();
+  /// A matrix that is added to the output before the clamp, in the form that
+  /// epilogue_options::residual has for float outputs; null means none. It may be the output
+  /// itself.
+  matrix_view<const float> residual = {};
+};
+
 namespace detail {
 
 /// Whether outputs of type T take scales of rows, real biases and residuals.

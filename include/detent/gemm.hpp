@@ -485,21 +485,22 @@ void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
 }
 
 /// Multiplies a float M x K matrix by packed float K x N weights, as
-/// out = clamp(bias + lhs * weights, lower, upper).
+/// out = clamp((bias + lhs * weights) + residual, lower, upper).
 ///
-/// Each element is one chain of fused multiply-adds in the order of k that starts from the bias
-/// (reference::dot), and is then clamped (reference::clamp: NaN passes through). The bits are the
-/// same on every target and for every split into threads.
+/// The sum in parentheses is one chain of fused multiply-adds in the order of k that starts from
+/// the bias (reference::dot). Then the residual is added, if there is one, and the result clamped
+/// (reference::clamp: NaN passes through). The bits are the same on every target and for every
+/// split into threads.
 ///
 /// lhs has dense rows at any row stride or dense columns at any column stride, out has dense rows;
-/// they must not overlap. Throws shape_mismatch, invalid_argument (null data, overlapping rows or
-/// columns) and unsupported (rows that are not dense). Thread-safe. If lhs is column-major, each
-/// thread with tasks keeps up to 48 rows of K floats.
+/// they must not overlap, but the residual may be `out` itself. Throws shape_mismatch,
+/// invalid_argument (null data, overlapping rows or columns) and unsupported (rows that are not
+/// dense). Thread-safe. If lhs is column-major, each thread with tasks keeps up to 48 rows of K
+/// floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 float lower = -std::numeric_limits<float>::infinity(),
-                 float upper = std::numeric_limits<float>::infinity(),
-                 const parallel_for& parallel = {}) {
+                 const float_epilogue_options& options, const parallel_for& parallel = {}) {
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
+  detail::require_addend(options.residual, "residual", out.rows, out.columns, "gemm");
   const bool by_columns = detail::is_column_major(lhs);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   const auto kernel = detail::active<kernels::float_product_kernels>().gemm_f32;
@@ -517,15 +518,28 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
     }
     g.packed_b = weights.data().data();
     g.bias = weights.bias().data();
+    if (options.residual.data != nullptr) {
+      g.residual_stride = static_cast<std::size_t>(options.residual.row_stride);
+      g.residual = options.residual.data + first * g.residual_stride;
+    }
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;
     g.n = weights.columns();
     g.k = weights.depth();
-    g.lower = lower;
-    g.upper = upper;
+    g.lower = options.lower;
+    g.upper = options.upper;
     kernel(g);
   });
+}
+
+/// Multiplies a float matrix by packed float weights without a residual, and clamps the results to
+/// lower .. upper. All else is as with float_epilogue_options.
+inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
+                 float lower = -std::numeric_limits<float>::infinity(),
+                 float upper = std::numeric_limits<float>::infinity(),
+                 const parallel_for& parallel = {}) {
+  gemm(lhs, weights, out, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END

@@ -17901,6 +17901,19 @@ struct epilogue_options {
   cache_sizes caches = {};
 };
 
+/// What gemm() and convolve() do with float sums: clamp(sum + residual[i,j], lower, upper), where i
+/// is a row or pixel and j a column or output channel.
+struct float_epilogue_options {
+  /// Lower bound of the output, applied last. NaN passes through the clamp.
+  float lower = -std::numeric_limits<float>::infinity();
+  /// Upper bound of the output; it wins where it is less than `lower`.
+  float upper = std::numeric_limits<float>::infinity();
+  /// A matrix that is added to the output before the clamp, in the form that
+  /// epilogue_options::residual has for float outputs; null means none. It may be the output
+  /// itself.
+  matrix_view<const float> residual = {};
+};
+
 namespace detail {
 
 /// Whether outputs of type T take scales of rows, real biases and residuals.
@@ -18158,10 +18171,11 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 
 /// Arguments of gemm_f32:
 ///
-///   C[i, j] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper)
+///   C[i, j] = clamp((bias[j] + sum_k A[i, k] * B[k, j]) + residual[i, j], lower, upper)
 ///
-/// where the sum is one chain of fused multiply-adds in the order of k, beginning with the bias. B
-/// is stored in panels without groups: packed_b[(panel * K + k) * 16 + column].
+/// where the sum in parentheses is one chain of fused multiply-adds in the order of k, beginning
+/// with the bias. The residual may be null, which adds nothing, or C itself. B is stored in panels
+/// without groups: packed_b[(panel * K + k) * 16 + column].
 ///
 /// Row i of A is at a + i * lda, or, if `rows` is not null, consists of `segments` segments of K /
 /// segments values each, of which segment s is at rows[s * m + i].
@@ -18172,6 +18186,8 @@ struct gemm_f32_args {
   std::size_t segments = 1;
   const float* packed_b = nullptr;
   const float* bias = nullptr;  // readable up to the next multiple of panel_columns
+  const float* residual = nullptr;
+  std::size_t residual_stride = 0;
   float* c = nullptr;
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
@@ -18180,11 +18196,12 @@ struct gemm_f32_args {
 
 /// Arguments of depthwise_f32. Channel c of a pixel is
 ///
-///   clamp(bias[c] + sum_t x_t[c] * weights[t * channel_stride + c], lower, upper)
+///   clamp((bias[c] + sum_t x_t[c] * weights[t * channel_stride + c]) + residual[c], lower, upper)
 ///
-/// where x_t is what tap t reads (depthwise_run) and the sum is one chain of fused multiply-adds in
-/// the order of t, beginning with the bias. The bias and each row of weights are readable up to the
-/// next multiple of panel_columns.
+/// where x_t is what tap t reads (depthwise_run) and the sum in parentheses is one chain of fused
+/// multiply-adds in the order of t, beginning with the bias. The residual has a value for each
+/// result, in the same order, and may be null, which adds nothing, or the results' memory. The bias
+/// and each row of weights are readable up to the next multiple of panel_columns.
 ///
 /// If row_taps is not 0, it divides the number of taps, and in runs of more than one pixel this
 /// many taps at a time read neighbouring pixels of the input:
@@ -18196,6 +18213,7 @@ struct depthwise_f32_args {
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;
+  const float* residual = nullptr;
   float* c = nullptr;
   float lower = 0.0F, upper = 0.0F;
 };
@@ -18269,6 +18287,12 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
           }
         }
       }
+      if (g.residual != nullptr) {
+        const float* residual = g.residual + row * g.residual_stride + column;
+        for (std::size_t j = 0; j < columns; ++j) {
+          sum[j] += residual[j];
+        }
+      }
       for (std::size_t j = 0; j < columns; ++j) {
         g.c[row * g.ldc + column + j] = clamp(sum[j], g.lower, g.upper);
       }
@@ -18283,7 +18307,9 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
       for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
         sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
-      d.c[pixel * d.rows.channels + c] = clamp(sum, d.lower, d.upper);
+      const std::size_t at = pixel * d.rows.channels + c;
+      sum += d.residual != nullptr ? d.residual[at] : 0.0F;
+      d.c[at] = clamp(sum, d.lower, d.upper);
     }
   });
 }
@@ -18298,7 +18324,8 @@ DETENT_KERNELS_NAMESPACE_END
 //
 // Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
 // needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
-// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
+// registers of 16 lanes (24 accumulators), 8 x 16 if there are no more columns, and 6 x 16 with 16
+// registers of 8 lanes (12 accumulators).
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_F32_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_F32_INL_HPP
@@ -18381,13 +18408,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
+    const float* residual = g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
-      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
+      float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        hn::StoreU(out, df, c + offset);
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
-        hn::StoreN(out, df, c + offset, g.n - column - offset);
+        const std::size_t count = g.n - column - offset;
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
   }
@@ -18396,9 +18427,14 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
 /// Multiplies all rows by kPanels panels from `column` on.
 template <std::size_t kPanels>
 void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
+  constexpr std::size_t most = kPanels * vectors_per_panel == 1 ? 8 : 6;
   std::size_t row = 0;
-  for (; row + 6 <= g.m; row += 6) {
-    gemm_f32_tile<6, kPanels>(g, row, column);
+  for (; row + most <= g.m; row += most) {
+    gemm_f32_tile<most, kPanels>(g, row, column);
+  }
+  if (most > 6 && row + 4 <= g.m) {
+    gemm_f32_tile<4, kPanels>(g, row, column);
+    row += 4;
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
@@ -18437,8 +18473,13 @@ HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
   const half_vector lower = hn::Set(dh, g.lower);
   const half_vector upper = hn::Set(dh, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
-               g.n - column);
+    const std::size_t count = g.n - column;
+    half_vector out = sum[r];
+    if (g.residual != nullptr) {
+      const float* residual = g.residual + (row + r) * g.residual_stride + column;
+      out = hn::Add(out, hn::LoadN(dh, residual, count));
+    }
+    hn::StoreN(hn::Min(upper, hn::Max(lower, out)), dh, g.c + (row + r) * g.ldc + column, count);
   }
 }
 
@@ -18482,11 +18523,16 @@ HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noex
   return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
 }
 
-/// Clamps a vector of sums and stores it as load_channels() loads.
+/// Adds the residual to a vector of sums, clamps it and stores it from result `at` on as
+/// load_channels() loads.
 template <bool kWhole>
-HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, std::size_t at,
                                std::size_t count) noexcept {
   const float_tag df;
+  float* const to = d.c + at;
+  if (d.residual != nullptr) {
+    sum = hn::Add(sum, load_channels<kWhole>(d.residual + at, count));
+  }
   const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
   if constexpr (kWhole) {
     hn::StoreU(y, df, to);
@@ -18513,7 +18559,7 @@ HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwis
       sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
   }
-  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  const std::size_t to = (run.pixel + p) * d.rows.channels + c;
   DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
     store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
   }
@@ -18550,7 +18596,7 @@ HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise
   DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
     x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
   }
-  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t to = (run.pixel + first) * channels + c;
   std::size_t p = first;
   for (; p + 4 <= end; p += 4, to += 4 * channels) {
     float_vector sum[4] = {bias, bias, bias, bias};
@@ -18683,13 +18729,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
+    const float* residual = g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
-      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
+      float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        hn::StoreU(out, df, c + offset);
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
-        hn::StoreN(out, df, c + offset, g.n - column - offset);
+        const std::size_t count = g.n - column - offset;
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
   }
@@ -18698,9 +18748,14 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
 /// Multiplies all rows by kPanels panels from `column` on.
 template <std::size_t kPanels>
 void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
+  constexpr std::size_t most = kPanels * vectors_per_panel == 1 ? 8 : 6;
   std::size_t row = 0;
-  for (; row + 6 <= g.m; row += 6) {
-    gemm_f32_tile<6, kPanels>(g, row, column);
+  for (; row + most <= g.m; row += most) {
+    gemm_f32_tile<most, kPanels>(g, row, column);
+  }
+  if (most > 6 && row + 4 <= g.m) {
+    gemm_f32_tile<4, kPanels>(g, row, column);
+    row += 4;
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
@@ -18739,8 +18794,13 @@ HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
   const half_vector lower = hn::Set(dh, g.lower);
   const half_vector upper = hn::Set(dh, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
-               g.n - column);
+    const std::size_t count = g.n - column;
+    half_vector out = sum[r];
+    if (g.residual != nullptr) {
+      const float* residual = g.residual + (row + r) * g.residual_stride + column;
+      out = hn::Add(out, hn::LoadN(dh, residual, count));
+    }
+    hn::StoreN(hn::Min(upper, hn::Max(lower, out)), dh, g.c + (row + r) * g.ldc + column, count);
   }
 }
 
@@ -18784,11 +18844,16 @@ HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noex
   return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
 }
 
-/// Clamps a vector of sums and stores it as load_channels() loads.
+/// Adds the residual to a vector of sums, clamps it and stores it from result `at` on as
+/// load_channels() loads.
 template <bool kWhole>
-HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, std::size_t at,
                                std::size_t count) noexcept {
   const float_tag df;
+  float* const to = d.c + at;
+  if (d.residual != nullptr) {
+    sum = hn::Add(sum, load_channels<kWhole>(d.residual + at, count));
+  }
   const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
   if constexpr (kWhole) {
     hn::StoreU(y, df, to);
@@ -18815,7 +18880,7 @@ HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwis
       sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
   }
-  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  const std::size_t to = (run.pixel + p) * d.rows.channels + c;
   DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
     store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
   }
@@ -18852,7 +18917,7 @@ HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise
   DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
     x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
   }
-  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t to = (run.pixel + first) * channels + c;
   std::size_t p = first;
   for (; p + 4 <= end; p += 4, to += 4 * channels) {
     float_vector sum[4] = {bias, bias, bias, bias};
@@ -20512,21 +20577,22 @@ void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
 }
 
 /// Multiplies a float M x K matrix by packed float K x N weights, as
-/// out = clamp(bias + lhs * weights, lower, upper).
+/// out = clamp((bias + lhs * weights) + residual, lower, upper).
 ///
-/// Each element is one chain of fused multiply-adds in the order of k that starts from the bias
-/// (reference::dot), and is then clamped (reference::clamp: NaN passes through). The bits are the
-/// same on every target and for every split into threads.
+/// The sum in parentheses is one chain of fused multiply-adds in the order of k that starts from
+/// the bias (reference::dot). Then the residual is added, if there is one, and the result clamped
+/// (reference::clamp: NaN passes through). The bits are the same on every target and for every
+/// split into threads.
 ///
 /// lhs has dense rows at any row stride or dense columns at any column stride, out has dense rows;
-/// they must not overlap. Throws shape_mismatch, invalid_argument (null data, overlapping rows or
-/// columns) and unsupported (rows that are not dense). Thread-safe. If lhs is column-major, each
-/// thread with tasks keeps up to 48 rows of K floats.
+/// they must not overlap, but the residual may be `out` itself. Throws shape_mismatch,
+/// invalid_argument (null data, overlapping rows or columns) and unsupported (rows that are not
+/// dense). Thread-safe. If lhs is column-major, each thread with tasks keeps up to 48 rows of K
+/// floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 float lower = -std::numeric_limits<float>::infinity(),
-                 float upper = std::numeric_limits<float>::infinity(),
-                 const parallel_for& parallel = {}) {
+                 const float_epilogue_options& options, const parallel_for& parallel = {}) {
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
+  detail::require_addend(options.residual, "residual", out.rows, out.columns, "gemm");
   const bool by_columns = detail::is_column_major(lhs);
   const auto ldc = static_cast<std::size_t>(out.row_stride);
   const auto kernel = detail::active<kernels::float_product_kernels>().gemm_f32;
@@ -20544,15 +20610,28 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
     }
     g.packed_b = weights.data().data();
     g.bias = weights.bias().data();
+    if (options.residual.data != nullptr) {
+      g.residual_stride = static_cast<std::size_t>(options.residual.row_stride);
+      g.residual = options.residual.data + first * g.residual_stride;
+    }
     g.c = out.data + first * ldc;
     g.ldc = ldc;
     g.m = rows;
     g.n = weights.columns();
     g.k = weights.depth();
-    g.lower = lower;
-    g.upper = upper;
+    g.lower = options.lower;
+    g.upper = options.upper;
     kernel(g);
   });
+}
+
+/// Multiplies a float matrix by packed float weights without a residual, and clamps the results to
+/// lower .. upper. All else is as with float_epilogue_options.
+inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
+                 float lower = -std::numeric_limits<float>::infinity(),
+                 float upper = std::numeric_limits<float>::infinity(),
+                 const parallel_for& parallel = {}) {
+  gemm(lhs, weights, out, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END
@@ -26564,6 +26643,21 @@ void require_images(const filter_shape& f, const window& w, std::span<In> input,
           error_kind::invalid_argument, "convolution: null data");
 }
 
+/// Checks the residual of a convolution: it is null, or dense and of the output's size and layout.
+inline void require_residual(const filter_shape& f, const window& w,
+                             matrix_view<const float> residual) {
+  constexpr const char* where = "convolution";
+  const std::size_t pixels = w.out_height(f) * w.out_width(f);
+  const bool planes = w.output_layout == activation_layout::nchw;
+  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
+  const std::size_t columns = planes ? pixels : f.out_channels;
+  require_addend(residual, "residual", rows, columns, where);
+  require(residual.data == nullptr || rows <= 1 ||
+              residual.row_stride == static_cast<std::ptrdiff_t>(columns),
+          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
+          residual.row_stride, " for ", columns, " columns)");
+}
+
 /// Checks those options of a convolution's epilogue that column_terms::prepare() does not check.
 template <class T>
 void require_epilogue(const filter_shape& f, const window& w, const epilogue_options& o) {
@@ -26574,15 +26668,7 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
           where, ": real biases and residuals are for outputs of float and bfloat16");
   require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
           ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
-  const std::size_t pixels = w.out_height(f) * w.out_width(f);
-  const bool planes = w.output_layout == activation_layout::nchw;
-  const std::size_t rows = w.batch * (planes ? f.out_channels : pixels);
-  const std::size_t columns = planes ? pixels : f.out_channels;
-  require_addend(o.residual, "residual", rows, columns, where);
-  require(o.residual.data == nullptr || rows <= 1 ||
-              o.residual.row_stride == static_cast<std::ptrdiff_t>(columns),
-          error_kind::unsupported, where, ": the residual must be dense (its row stride is ",
-          o.residual.row_stride, " for ", columns, " columns)");
+  require_residual(f, w, o.residual);
 }
 
 /// The checked and prepared state that all blocks of one integer convolution share.
@@ -26915,37 +27001,39 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 }
 
 /// Convolves float images with packed float filters, as
-/// output = clamp(bias + sum of input * weight, lower, upper).
+/// output = clamp((bias + sum of input * weight) + residual, lower, upper).
 ///
-/// Each element is one chain of fused multiply-adds in the order kernel row, kernel column, channel
-/// that starts from the bias, and is then clamped (NaN passes through). Padding has the value 0 and
-/// takes part in the sum. The bits are the same on every target, for every layout and every split
-/// into threads.
+/// The sum in parentheses is one chain of fused multiply-adds in the order kernel row, kernel
+/// column, channel that starts from the bias. Then the residual is added, if there is one, and the
+/// result clamped (NaN passes through). Padding has the value 0 and takes part in the sum. The bits
+/// are the same on every target, for every layout and every split into threads.
 ///
-/// Layouts and sizes are those of convolve() for integers; input and output must not overlap.
-/// Throws shape_mismatch (sizes), invalid_argument (null data, strides or dilations of 0, a window
-/// beyond 2^32) and unsupported (padding out of proportion) before anything is written.
+/// Layouts and sizes are those of convolve() for integers; input and output must not overlap, but
+/// the residual may be the output itself. Throws shape_mismatch (sizes), invalid_argument (null
+/// data, strides or dilations of 0, a window beyond 2^32) and unsupported (padding out of
+/// proportion, a residual that is not dense) before anything is written.
 /// Thread-safe. The memory is that of convolve() for integers, in the rows of its table on copies,
 /// layouts, pointers and gathered windows, with 4 bytes to a value.
 template <class = void>  // so that it is compiled only where it is called
 void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
-              float upper = std::numeric_limits<float>::infinity(),
+              std::span<float> output, const float_epilogue_options& options,
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
+  detail::require_residual(f, w, options.residual);
   if (output.empty()) {
     return;
   }
   const auto& products = detail::active<kernels::float_product_kernels>();
-  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data())};
+  const detail::convolution_output<float> images{detail::output_images<float>(f, w, output.data()),
+                                                 options.residual.data};
   if (f.depthwise()) {
     kernels::depthwise_f32_args d;
     d.weights = filters.depthwise().data() + filters.channel_stride();
     d.channel_stride = filters.channel_stride();
     d.bias = filters.depthwise().data();
-    d.lower = lower;
-    d.upper = upper;
+    d.lower = options.lower;
+    d.upper = options.upper;
     d.row_taps = w.dilation_width == 1 ? f.kernel_width : 0;
     std::vector<detail::tap_position> order;
     for (std::size_t t = 0; t < f.taps(); ++t) {
@@ -26957,6 +27045,7 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
         [&](const kernels::depthwise_rows<float>& rows, const detail::output_block<float>& block) {
           kernels::depthwise_f32_args part = d;
           part.rows = rows;
+          part.residual = block.residual();
           part.c = block.data();
           products.depthwise_f32(part);
         });
@@ -26968,13 +27057,18 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     const packed_floats& weights = filters.groups()[group];
     g.packed_b = weights.data().data();
     g.bias = weights.bias().data();
-    g.c = block.data() + group * f.group_out();
+    const std::size_t channel = group * f.group_out();
+    if (block.residual() != nullptr) {
+      g.residual = block.residual() + channel;
+      g.residual_stride = f.out_channels;
+    }
+    g.c = block.data() + channel;
     g.ldc = f.out_channels;
     g.m = block.count();
     g.n = weights.columns();
     g.k = weights.depth();
-    g.lower = lower;
-    g.upper = upper;
+    g.lower = options.lower;
+    g.upper = options.upper;
     products.gemm_f32(g);
   };
   if (!detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 && row > 0) {
@@ -26997,6 +27091,16 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
                                 g.lda = lda;
                                 multiply(g, group, block);
                               });
+}
+
+/// Convolves float images with packed float filters without a residual, and clamps the results to
+/// lower .. upper. All else is as with float_epilogue_options.
+template <class = void>
+void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
+              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
+              float upper = std::numeric_limits<float>::infinity(),
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, output, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END

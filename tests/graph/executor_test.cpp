@@ -14,6 +14,8 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/ops/half_tensor.hpp>
+#include <detent/graph/rewrite/fuse_additions.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -492,6 +494,112 @@ TEST_CASE("optimize: activations are fused without a change of a bit") {
   }
 }
 
+TEST_CASE("optimize: sums are fused into convolutions without a change of a bit") {
+  test::random_source r(60);
+  INFO("seed ", r.seed());
+  const auto filters = [&](model_builder& b, const std::string& name, const shape& dims) {
+    return b.constant(name, random_floats(r, dims, -1.0F, 1.0F));
+  };
+  struct sum {
+    shape x, w, addend;
+    std::int64_t group = 1;
+  };
+  // Like the output; a row, channels and a batch to repeat; what repeats the output; a volume.
+  const sum sums[] = {{{2, 8, 7, 7}, {9, 8, 3, 3}, {2, 9, 5, 5}},
+                      {{2, 8, 7, 7}, {8, 1, 3, 3}, {2, 8, 5, 5}, 8},
+                      {{1, 8, 6, 6}, {40, 4, 1, 1}, {1, 40, 6, 6}, 2},
+                      {{2, 8, 7}, {9, 8, 3}, {2, 9, 5}},
+                      {{2, 8, 7, 7}, {9, 8, 3, 3}, {5}},
+                      {{2, 8, 7, 7}, {9, 8, 3, 3}, {9, 1, 1}},
+                      {{1, 8, 7, 7}, {9, 8, 3, 3}, {2, 9, 5, 5}},
+                      {{1, 8, 3, 3}, {9, 8, 3, 3}, {3, 1, 9, 4, 4}},
+                      {{1, 8, 4, 4, 4}, {9, 8, 3, 3, 3}, {1, 9, 2, 2, 2}},
+                      {{0, 8, 7, 7}, {9, 8, 3, 3}, {1, 9, 5, 5}}};
+  for (const sum& s : sums) {
+    for (const bool first : {true, false}) {
+      for (const std::string activation : {"", "Relu", "Clip"}) {
+        INFO(graph::to_string(s.addend), " to ", graph::to_string(s.x), " ", activation);
+        model_builder b;
+        b.input("x", s.x);
+        b.input("z", s.addend);
+        const std::string late = b.add("Neg", {"z"});
+        filters(b, "w", s.w);
+        filters(b, "b", {s.w[0]});
+        const std::string y = b.add("Conv", {"x", "w", "b"}, {{"group", number(s.group)}});
+        const std::string other = b.add("Abs", {late});
+        std::string out = b.add("Add", first ? std::vector{y, other} : std::vector{other, y});
+        if (!activation.empty()) {
+          out = activation == "Clip" ? b.add("Clip", {out, b.scalar("lo", -1.0F)})
+                                     : b.add("Relu", {out});
+        }
+        b.output(out);
+        graph::model fused = b.get();
+        graph::fuse_additions(fused);
+        graph::fuse_activations(fused);
+        CHECK(fused.nodes.size() == 3);
+        check_same_results(fused, b.get(),
+                           {{"x", random_floats(r, s.x, -2.0F, 2.0F)},
+                            {"z", random_floats(r, s.addend, -9.0F, 9.0F)}},
+                           true);
+      }
+    }
+  }
+  // Two convolutions, of which the first one waits for the second one; a sum that is taken twice.
+  model_builder b;
+  b.input("x", {1, 4, 6, 6});
+  filters(b, "w1", {4, 4, 1, 1});
+  filters(b, "w2", {4, 4, 3, 3});
+  const test::attributes padded{{"pads", list({1, 1, 1, 1})}};
+  const std::string left = b.add("Conv", {"x", "w1"});
+  const std::string right = b.add("Conv", {"x", "w2"}, padded);
+  const std::string joined = b.add("Relu", {b.add("Add", {left, right})});
+  const std::string again = b.add("Add", {b.add("Conv", {joined, "w2"}, padded), joined});
+  b.output(b.add("Mul", {again, b.add("Sigmoid", {again})}));
+  graph::model fused = b.get();
+  graph::fuse_additions(fused);
+  graph::fuse_activations(fused);
+  CHECK(fused.nodes.size() == 5);
+  check_same_results(fused, b.get(), {{"x", random_floats(r, {1, 4, 6, 6}, -2.0F, 2.0F)}}, true);
+}
+
+TEST_CASE("optimize: sums that cannot be fused stay") {
+  test::random_source r(61);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 2, 3, 3});
+  b.input("v", {2, 2, 1, 1});
+  b.constant("w", random_floats(r, {2, 2, 1, 1}, -1.0F, 1.0F));
+  b.constant("c", random_floats(r, {1, 2, 3, 3}, -1.0F, 1.0F));
+  b.output(b.add("Add", {b.add("Conv", {"x", "w"}), "c"}));  // a constant
+  b.output(b.add("Add", {b.add("Conv", {"x", "v"}), "x"}));  // weights of an unknown type
+  const std::string doubled = b.add("Conv", {"x", "w"});
+  b.output(b.add("Add", {doubled, doubled}));
+  const std::string twice = b.add("Conv", {"x", "w"});
+  b.output(b.add("Add", {twice, "x"}));
+  b.output(b.add("Neg", {twice}));
+  const std::string seen = b.add("Conv", {"x", "w"});
+  b.output(seen);
+  b.output(b.add("Add", {seen, "x"}));
+  graph::model fused = b.get();
+  graph::fuse_additions(fused);
+  CHECK(fused.nodes.size() == b.get().nodes.size());
+  CHECK(count(fused, "Conv", "detent") == 0);
+  check_same_results(fused, b.get(),
+                     {{"x", random_floats(r, {1, 2, 3, 3}, -1.0F, 1.0F)},
+                      {"v", random_floats(r, {2, 2, 1, 1}, -1.0F, 1.0F)}},
+                     true);
+
+  // Weights of 16 bits: the result is rounded before the sum.
+  model_builder half;
+  half.input("x", {1, 2, 3, 3}, element_type::f16);
+  half.constant("w", graph::detail::float_to_half(random_floats(r, {2, 2, 1, 1}, -1.0F, 1.0F),
+                                                  element_type::f16));
+  half.output(half.add("Add", {half.add("Conv", {"x", "w"}), "x"}));
+  graph::model rounded = half.get();
+  graph::fuse_additions(rounded);
+  CHECK(rounded.nodes.size() == 2);
+}
+
 TEST_CASE("optimize: activations that cannot be fused stay") {
   model_builder b;
   b.input("x", {1, 1, 3, 3});
@@ -605,6 +713,7 @@ TEST_CASE("optimize: random networks compute what they did") {
     graph::model m = simplified(b.get());
     check_same_results(m, b.get(), inputs);
     graph::model fused = m;
+    graph::fuse_additions(fused);
     graph::fuse_activations(fused);
     check_same_results(fused, m, inputs, true);
   }

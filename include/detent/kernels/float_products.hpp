@@ -15,10 +15,11 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 
 /// Arguments of gemm_f32:
 ///
-///   C[i, j] = clamp(bias[j] + sum_k A[i, k] * B[k, j], lower, upper)
+///   C[i, j] = clamp((bias[j] + sum_k A[i, k] * B[k, j]) + residual[i, j], lower, upper)
 ///
-/// where the sum is one chain of fused multiply-adds in the order of k, beginning with the bias. B
-/// is stored in panels without groups: packed_b[(panel * K + k) * 16 + column].
+/// where the sum in parentheses is one chain of fused multiply-adds in the order of k, beginning
+/// with the bias. The residual may be null, which adds nothing, or C itself. B is stored in panels
+/// without groups: packed_b[(panel * K + k) * 16 + column].
 ///
 /// Row i of A is at a + i * lda, or, if `rows` is not null, consists of `segments` segments of K /
 /// segments values each, of which segment s is at rows[s * m + i].
@@ -29,6 +30,8 @@ struct gemm_f32_args {
   std::size_t segments = 1;
   const float* packed_b = nullptr;
   const float* bias = nullptr;  // readable up to the next multiple of panel_columns
+  const float* residual = nullptr;
+  std::size_t residual_stride = 0;
   float* c = nullptr;
   std::size_t ldc = 0;
   std::size_t m = 0, n = 0, k = 0;
@@ -37,11 +40,12 @@ struct gemm_f32_args {
 
 /// Arguments of depthwise_f32. Channel c of a pixel is
 ///
-///   clamp(bias[c] + sum_t x_t[c] * weights[t * channel_stride + c], lower, upper)
+///   clamp((bias[c] + sum_t x_t[c] * weights[t * channel_stride + c]) + residual[c], lower, upper)
 ///
-/// where x_t is what tap t reads (depthwise_run) and the sum is one chain of fused multiply-adds in
-/// the order of t, beginning with the bias. The bias and each row of weights are readable up to the
-/// next multiple of panel_columns.
+/// where x_t is what tap t reads (depthwise_run) and the sum in parentheses is one chain of fused
+/// multiply-adds in the order of t, beginning with the bias. The residual has a value for each
+/// result, in the same order, and may be null, which adds nothing, or the results' memory. The bias
+/// and each row of weights are readable up to the next multiple of panel_columns.
 ///
 /// If row_taps is not 0, it divides the number of taps, and in runs of more than one pixel this
 /// many taps at a time read neighbouring pixels of the input:
@@ -53,6 +57,7 @@ struct depthwise_f32_args {
   const float* weights = nullptr;
   std::size_t channel_stride = 0;
   const float* bias = nullptr;
+  const float* residual = nullptr;
   float* c = nullptr;
   float lower = 0.0F, upper = 0.0F;
 };

@@ -2,8 +2,9 @@
 // Conv, ConvTranspose, ConvInteger, QLinearConv, and detent's own forms of Conv, ConvInteger and
 // QLinearConv.
 //
-// Those of the domain "detent" are never written to files. detent.Conv adds the attributes `lower`
-// and `upper` (a fused clamp). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
+// Those of the domain "detent" are never written to files. detent.Conv adds an input 3 (a fused Add
+// of another value, with its broadcast) and the attributes `lower` and `upper` (a fused clamp after
+// it). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
 // quantized grid); if its output scale is absent, it writes floats, clamped to `lower` and `upper`.
 // For detent.ConvIntegerToFloat and DynamicQuantizeConv see scaled_sums.hpp.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
@@ -24,7 +25,9 @@
 
 #include <detent/config.hpp>
 #include <detent/convolution.hpp>
+#include <detent/epilogue.hpp>
 #include <detent/gemm.hpp>
+#include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/copying.hpp>
 #include <detent/graph/ops/float_inputs.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -34,6 +37,7 @@
 #include <detent/graph/ops/scaled_sums.hpp>
 #include <detent/graph/ops/volume_patches.hpp>
 #include <detent/graph/ops/window.hpp>
+#include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -140,7 +144,7 @@ void with_volume(operator_context& c, std::size_t weights, const Run& run) {
 /// The packed weights of each group of a layer.
 using packed_float_groups = std::vector<packed_floats>;
 
-inline void run_volume_conv(operator_context& c) {
+inline void run_volume_conv(operator_context& c, const fused_clamp& clamp) {
   with_volume(c, 1, [&](const volume_sizes& s, const volume_patches& patches) {
     const auto& state =
         cached_state<packed_float_groups>(c, {1, 2}, [&](packed_float_groups& fresh) {
@@ -155,7 +159,6 @@ inline void run_volume_conv(operator_context& c) {
           }
         });
     const tensor x = to_channels_last(c.inputs[0], c.allocate);
-    const fused_clamp clamp(c.n());
     convolve_volume(c, s, patches, x.data<float>().data(), 0.0F,
                     c.outputs[0].mutable_data<float>().data(),
                     [&](std::size_t g, matrix_view<const float> rows, matrix_view<float> out) {
@@ -164,14 +167,28 @@ inline void run_volume_conv(operator_context& c) {
   });
 }
 
-inline void infer_conv(operator_context& c) { infer_convolution(c, 1, c.input(0).type()); }
+/// Infers the output of Conv and detent.Conv.
+inline void infer_conv(operator_context& c) {
+  infer_convolution(c, 1, c.input(0).type());
+  if (!c.has_input(3)) {
+    return;
+  }
+  c.require(c.inputs[3].type() == c.inputs[0].type(), "input 3 is ", shown(c.inputs[3].type()),
+            ", input 0 is ", shown(c.inputs[0].type()));
+  shape sum = broadcast_dims(c, c.outputs[0].dims(), c.inputs[3].dims());
+  if (sum != c.outputs[0].dims()) {
+    c.set_output(0, c.inputs[0].type(), std::move(sum));
+  }
+}
 
-inline void run_conv(operator_context& c) {
-  require_floats(c);
+/// Makes output 0, which is declared as that of the convolution alone. The residual may be null; it
+/// is in channels-last order, and no volume has one.
+inline void convolve_floats(operator_context& c, const fused_clamp& clamp,
+                            const float* residual = nullptr) {
+  tensor& y = c.make_output(0);
+  count_convolution(c, c.inputs[1].dims());
   if (is_volume(c)) {
-    c.make_output(0);
-    count_convolution(c, c.inputs[1].dims());
-    run_volume_conv(c);
+    run_volume_conv(c, clamp);
     return;
   }
   auto& state =
@@ -181,11 +198,42 @@ inline void run_conv(operator_context& c) {
         fresh =
             packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
       });
-  tensor& y = c.make_output(0);
-  count_convolution(c, c.inputs[1].dims());
-  const fused_clamp clamp(c.n());
+  const filter_shape& f = state.packed->shape();
+  float_epilogue_options options{clamp.lower, clamp.upper, {}};
+  if (residual != nullptr) {
+    options.residual =
+        matrix_view<const float>(residual, y.count() / f.out_channels, f.out_channels);
+  }
   convolve(c.inputs[0].data<float>(), *state.packed, state.own.get(c, 1), y.mutable_data<float>(),
-           clamp.lower, clamp.upper, threads_for(c, state.packed->shape(), floats_worth_threads));
+           options, threads_for(c, f, floats_worth_threads));
+}
+
+inline void run_conv(operator_context& c) {
+  require_floats(c);
+  const fused_clamp clamp(c.n());
+  if (!c.has_input(3)) {
+    convolve_floats(c, clamp);
+    return;
+  }
+  const tensor& addend = c.inputs[3];
+  if (addend.dims() == c.outputs[0].dims() && c.outputs[0].channels_last() && !is_volume(c)) {
+    const tensor residual = to_channels_last(addend, c.allocate);
+    convolve_floats(c, clamp, residual.data<float>().data());
+    return;
+  }
+  const tensor declared = c.outputs[0];
+  infer_convolution(c, 1, element_type::f32);
+  if (c.outputs[0].count() > 0) {
+    convolve_floats(c, fused_clamp(node()));
+  }
+  const tensor images = to_plain(c.outputs[0], c.allocate);
+  const tensor plain = to_plain(addend, c.allocate);
+  c.outputs[0] = declared;
+  c.outputs[0].set_channels_last(false);
+  tensor& y = c.make_output(0);
+  map_broadcast(
+      c, [&](float a, float b) { return reference::clamp(a + b, clamp.lower, clamp.upper); },
+      operand_of<float>(images), operand_of<float>(plain), y.mutable_data<float>(), y.dims());
 }
 
 // ---------------------------------------------------------------------------------- ConvTranspose
@@ -479,7 +527,7 @@ inline void run_dynamic_convolution(operator_context& c) {
 
 inline constexpr operator_definition convolution_operators[] = {
     {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
-    {"detent", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
+    {"detent", "Conv", 2, 4, layout_support::any, &infer_conv, &run_conv, true},
     {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose,
      true},
     {"", "ConvInteger", 2, 4, layout_support::any,

@@ -35,6 +35,7 @@
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
 #include <detent/graph/rewrite/dynamic_products.hpp>
+#include <detent/graph/rewrite/fuse_additions.hpp>
 #include <detent/graph/rewrite/integer_operators.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/quantized_values.hpp>
@@ -681,6 +682,7 @@ DETENT_GRAPH_DECL model for_execution(model m, bool integer) {
   }
   fold_constants(m, true);
   fuse_dynamic_products(m);
+  fuse_additions(m);
   fuse_activations(m);
   remove_unused(m);
   return m;

@@ -629,7 +629,7 @@ struct activation_bounds {
 
 /// Fuses a Relu or Clip, or several in a row, into the Conv or Gemm whose result they alone take:
 /// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. So do what
-/// fuse_dynamic_products() makes. The result is for execution, not for files.
+/// fuse_dynamic_products() and fuse_additions() make. The result is for execution, not for files.
 DETENT_GRAPH_DECL void fuse_activations(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
@@ -640,7 +640,8 @@ DETENT_GRAPH_DECL void fuse_activations(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];
-    if (!n.is("Conv") && !n.is("Gemm") && !is_fused_dynamic(n)) {
+    const bool is_sum = n.domain == "detent" && n.op_type == "Conv";
+    if (!n.is("Conv") && !n.is("Gemm") && !is_sum && !is_fused_dynamic(n)) {
       continue;
     }
     activation_bounds bounds;

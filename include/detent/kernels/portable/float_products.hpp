@@ -30,6 +30,12 @@ DETENT_DECL void gemm_f32(const gemm_f32_args& g) noexcept {
           }
         }
       }
+      if (g.residual != nullptr) {
+        const float* residual = g.residual + row * g.residual_stride + column;
+        for (std::size_t j = 0; j < columns; ++j) {
+          sum[j] += residual[j];
+        }
+      }
       for (std::size_t j = 0; j < columns; ++j) {
         g.c[row * g.ldc + column + j] = clamp(sum[j], g.lower, g.upper);
       }
@@ -44,7 +50,9 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
       for (std::size_t t = 0; t < d.rows.tap_count; ++t) {
         sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
-      d.c[pixel * d.rows.channels + c] = clamp(sum, d.lower, d.upper);
+      const std::size_t at = pixel * d.rows.channels + c;
+      sum += d.residual != nullptr ? d.residual[at] : 0.0F;
+      d.c[at] = clamp(sum, d.lower, d.upper);
     }
   });
 }

@@ -3,7 +3,8 @@
 //
 // Each element is one chain of fused multiply-adds in the order of k (reference.hpp), so a tile
 // needs enough independent elements to hide the latency of 4 cycles at 2 per cycle: 6 x 64 with 32
-// registers of 16 lanes (24 accumulators), 6 x 16 with 16 registers of 8 lanes (12 accumulators).
+// registers of 16 lanes (24 accumulators), 8 x 16 if there are no more columns, and 6 x 16 with 16
+// registers of 8 lanes (12 accumulators).
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_F32_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_F32_INL_HPP
@@ -62,13 +63,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
+    const float* residual = g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
-      const float_vector out = clamp_ordered(sum[r][v], lower, upper);
+      float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        hn::StoreU(out, df, c + offset);
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
-        hn::StoreN(out, df, c + offset, g.n - column - offset);
+        const std::size_t count = g.n - column - offset;
+        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
   }
@@ -77,9 +82,14 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
 /// Multiplies all rows by kPanels panels from `column` on.
 template <std::size_t kPanels>
 void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
+  constexpr std::size_t most = kPanels * vectors_per_panel == 1 ? 8 : 6;
   std::size_t row = 0;
-  for (; row + 6 <= g.m; row += 6) {
-    gemm_f32_tile<6, kPanels>(g, row, column);
+  for (; row + most <= g.m; row += most) {
+    gemm_f32_tile<most, kPanels>(g, row, column);
+  }
+  if (most > 6 && row + 4 <= g.m) {
+    gemm_f32_tile<4, kPanels>(g, row, column);
+    row += 4;
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
@@ -118,8 +128,13 @@ HWY_INLINE void gemm_f32_half_tile(const gemm_f32_args& g, std::size_t row,
   const half_vector lower = hn::Set(dh, g.lower);
   const half_vector upper = hn::Set(dh, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-    hn::StoreN(hn::Min(upper, hn::Max(lower, sum[r])), dh, g.c + (row + r) * g.ldc + column,
-               g.n - column);
+    const std::size_t count = g.n - column;
+    half_vector out = sum[r];
+    if (g.residual != nullptr) {
+      const float* residual = g.residual + (row + r) * g.residual_stride + column;
+      out = hn::Add(out, hn::LoadN(dh, residual, count));
+    }
+    hn::StoreN(hn::Min(upper, hn::Max(lower, out)), dh, g.c + (row + r) * g.ldc + column, count);
   }
 }
 
@@ -163,11 +178,16 @@ HWY_INLINE float_vector load_channels(const float* from, std::size_t count) noex
   return kWhole ? hn::LoadU(df, from) : hn::LoadN(df, from, count);
 }
 
-/// Clamps a vector of sums and stores it as load_channels() loads.
+/// Adds the residual to a vector of sums, clamps it and stores it from result `at` on as
+/// load_channels() loads.
 template <bool kWhole>
-HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, float* to,
+HWY_INLINE void store_channels(const depthwise_f32_args& d, float_vector sum, std::size_t at,
                                std::size_t count) noexcept {
   const float_tag df;
+  float* const to = d.c + at;
+  if (d.residual != nullptr) {
+    sum = hn::Add(sum, load_channels<kWhole>(d.residual + at, count));
+  }
   const float_vector y = clamp_ordered(sum, hn::Set(df, d.lower), hn::Set(df, d.upper));
   if constexpr (kWhole) {
     hn::StoreU(y, df, to);
@@ -194,7 +214,7 @@ HWY_INLINE void depthwise_f32_pixels(const depthwise_f32_args& d, const depthwis
       sum[i] = hn::MulAdd(load_channels<kWhole>(x + i * step, count), w, sum[i]);
     }
   }
-  float* to = d.c + (run.pixel + p) * d.rows.channels + c;
+  const std::size_t to = (run.pixel + p) * d.rows.channels + c;
   DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
     store_channels<kWhole>(d, sum[i], to + i * d.rows.channels, count);
   }
@@ -231,7 +251,7 @@ HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise
   DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
     x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
   }
-  float* to = d.c + (run.pixel + first) * channels + c;
+  std::size_t to = (run.pixel + first) * channels + c;
   std::size_t p = first;
   for (; p + 4 <= end; p += 4, to += 4 * channels) {
     float_vector sum[4] = {bias, bias, bias, bias};
