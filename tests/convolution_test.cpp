@@ -242,8 +242,8 @@ void check_float(random_source& random, const geometry& g, guarded_images& memor
   const std::vector<float> residual =
       random.chance(50) ? random.reals(g.out_size(), -9.0F, 9.0F) : std::vector<float>();
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const float sum = expected[i] + (residual.empty() ? 0.0F : residual[i]);
-    expected[i] = detent::reference::clamp(sum, lower, upper);
+    expected[i] += residual.empty() ? -0.0F : residual[i];
+    expected[i] = detent::reference::clamp(expected[i], lower, upper);
   }
   const bool at_end = random.chance(50);
   const bool in_place = random.chance(50);
@@ -313,6 +313,25 @@ TEST_CASE("convolution: random shapes, with and without groups") {
     g.w = random_window(random);
     INFO("round ", round);
     check(random, g, memory);
+  }
+}
+
+TEST_CASE("convolution: floats without a residual keep the sign of zero") {
+  for (const std::size_t groups : {1U, 20U}) {
+    const filter_shape f{20, 20, groups, 3, 3};
+    const detent::packed_float_filters filters(f, std::vector<float>(f.size(), -1.0F),
+                                               std::vector<float>(20, -0.0F));
+    const window w{.in_height = 3, .in_width = 3};
+    const std::vector<float> input(9 * 20);
+    std::vector<float> out(20);
+    const std::vector<float> residual(20);
+    for_each_target([&] {
+      detent::convolve(input, filters, w, out);
+      CHECK(difference(out, std::vector<float>(20, -0.0F)) == "");
+      detent::convolve(input, filters, w, out,
+                       detent::float_epilogue_options{.residual = {residual.data(), 1, 20}});
+      CHECK(difference(out, residual) == "");
+    });
   }
 }
 

@@ -18308,7 +18308,9 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
         sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
       const std::size_t at = pixel * d.rows.channels + c;
-      sum += d.residual != nullptr ? d.residual[at] : 0.0F;
+      if (d.residual != nullptr) {
+        sum += d.residual[at];
+      }
       d.c[at] = clamp(sum, d.lower, d.upper);
     }
   });
@@ -18408,16 +18410,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
-    const float* residual = g.residual + (row + r) * g.residual_stride + column;
+    const float* residual =
+        g.residual == nullptr ? nullptr : g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
       float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
         hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
         const std::size_t count = g.n - column - offset;
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
         hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
@@ -18432,9 +18435,11 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   for (; row + most <= g.m; row += most) {
     gemm_f32_tile<most, kPanels>(g, row, column);
   }
-  if (most > 6 && row + 4 <= g.m) {
-    gemm_f32_tile<4, kPanels>(g, row, column);
-    row += 4;
+  if constexpr (most > 6) {
+    if (row + 4 <= g.m) {
+      gemm_f32_tile<4, kPanels>(g, row, column);
+      row += 4;
+    }
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
@@ -18729,16 +18734,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
-    const float* residual = g.residual + (row + r) * g.residual_stride + column;
+    const float* residual =
+        g.residual == nullptr ? nullptr : g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
       float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
         hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
         const std::size_t count = g.n - column - offset;
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
         hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
@@ -18753,9 +18759,11 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   for (; row + most <= g.m; row += most) {
     gemm_f32_tile<most, kPanels>(g, row, column);
   }
-  if (most > 6 && row + 4 <= g.m) {
-    gemm_f32_tile<4, kPanels>(g, row, column);
-    row += 4;
+  if constexpr (most > 6) {
+    if (row + 4 <= g.m) {
+      gemm_f32_tile<4, kPanels>(g, row, column);
+      row += 4;
+    }
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
@@ -45161,8 +45169,9 @@ struct lookup_index {
   }
 };
 
-/// The table in pieces of 16 entries, each repeated in all blocks of a vector. Kept in registers,
-/// as far as there are enough: the compiler could not do so, as writes of bytes may change a table.
+/// The table in pieces of 16 entries, each repeated in all blocks of a vector. It is loaded once,
+/// into registers as far as there are enough. The compiler could not do this by itself, because a
+/// byte that is written might belong to the table.
 struct lookup_pieces {
   using tag = hn::ScalableTag<std::uint8_t>;
 
@@ -45281,8 +45290,9 @@ struct lookup_index {
   }
 };
 
-/// The table in pieces of 16 entries, each repeated in all blocks of a vector. Kept in registers,
-/// as far as there are enough: the compiler could not do so, as writes of bytes may change a table.
+/// The table in pieces of 16 entries, each repeated in all blocks of a vector. It is loaded once,
+/// into registers as far as there are enough. The compiler could not do this by itself, because a
+/// byte that is written might belong to the table.
 struct lookup_pieces {
   using tag = hn::ScalableTag<std::uint8_t>;
 

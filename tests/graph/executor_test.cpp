@@ -16,6 +16,7 @@
 
 #include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/rewrite/fuse_additions.hpp>
+#include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -560,6 +561,75 @@ TEST_CASE("optimize: sums are fused into convolutions without a change of a bit"
   graph::fuse_activations(fused);
   CHECK(fused.nodes.size() == 5);
   check_same_results(fused, b.get(), {{"x", random_floats(r, {1, 4, 6, 6}, -2.0F, 2.0F)}}, true);
+}
+
+TEST_CASE("optimize: a fused sum takes summands and images of other shapes in later runs") {
+  test::random_source r(62);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 8, -1, -1});
+  b.input("z", {});
+  b.constant("w", random_floats(r, {9, 8, 3, 3}, -1.0F, 1.0F));
+  b.output(b.add("Relu", {b.add("Add", {b.add("Conv", {"x", "w"}), "z"})}));
+  graph::model m = b.get();
+  m.inputs[1].has_shape = false;
+  const graph::model fused = graph::for_execution(m);
+  REQUIRE(fused.nodes.size() == 1);
+  detent::thread_pool pool(2);
+  graph::executor first(fused);
+  graph::executor second(first, {.parallel = pool.parallel()});
+  graph::executor expected(m);
+  const std::pair<shape, shape> runs[] = {
+      {{1, 8, 5, 5}, {1, 9, 3, 3}}, {{2, 8, 20, 31}, {2, 9, 18, 29}},
+      {{2, 8, 20, 31}, {9, 1, 1}},  {{1, 8, 3, 3}, {4, 9, 2, 2}},
+      {{1, 8, 5, 5}, {}},           {{1, 8, 5, 5}, {1, 9, 3, 3}}};
+  for (const auto& [x, z] : runs) {
+    INFO(graph::to_string(x), " and ", graph::to_string(z));
+    const tensors inputs{{"x", random_floats(r, x, -2.0F, 2.0F)},
+                         {"z", random_floats(r, z, -9.0F, 9.0F)}};
+    const auto wanted = values_of<float>(expected.run(inputs)[0]);
+    for (graph::executor* e : {&first, &second}) {
+      const tensor y = e->run(inputs)[0];
+      CHECK(y.dims() == expected.run(inputs)[0].dims());
+      CHECK(difference(values_of<float>(y), wanted) == "");
+    }
+  }
+}
+
+TEST_CASE("optimize: fusing twice changes no bound") {
+  model_builder b;
+  b.input("x", {1, 1, 1, 4});
+  b.constant("w", test::floats({1, 1, 1, 1}, {1.0F}));
+  const std::string y = b.add("Conv", {"x", "w"});
+  const std::string z = b.add("Clip", {y, b.scalar("a", 0.0F), b.scalar("b", 1.0F)});
+  b.output(b.add("Clip", {z, b.scalar("c", 5.0F), b.scalar("d", 6.0F)}));
+  const graph::model twice = graph::for_execution(graph::for_execution(b.get()));
+  check_same_results(twice, b.get(), {{"x", test::floats({1, 1, 1, 4}, {-3.0F, 0.5F, 5.5F, 9.0F})}},
+                     true);
+}
+
+TEST_CASE("executor: tables of codes are those of the types of the run") {
+  model_builder b;
+  b.input("x", {4}, element_type::undefined);
+  b.scalar("s", 0.5F);
+  b.scalar("t", 0.25F);
+  const std::string joined =
+      b.add("QLinearConcat", {"t", "", "x", "s", ""}, {{"axis", number(0)}}, "com.microsoft");
+  b.output(joined);
+  b.output(b.add("QLinearSigmoid", {"x", "s", "", "t", ""}, {}, "com.microsoft"));
+  graph::executor e(b.get());
+  const std::vector<std::uint8_t> codes{0, 3, 100, 253};
+  for (int round = 0; round < 2; ++round) {
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      const tensors inputs{{"x", tensor::of<std::uint8_t>(type, {4}, codes)}};
+      const std::vector<tensor> again = e.run(inputs);
+      const std::vector<tensor> fresh = graph::executor(b.get()).run(inputs);
+      for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(again[i].type() == type);
+        CHECK(values_of<std::uint8_t>(again[i]) == values_of<std::uint8_t>(fresh[i]));
+      }
+    }
+  }
 }
 
 TEST_CASE("optimize: sums that cannot be fused stay") {

@@ -4,8 +4,8 @@
 //
 // Those of the domain "detent" are never written to files. detent.Conv adds an input 3 (a fused Add
 // of another value, with its broadcast) and the attributes `lower` and `upper` (a fused clamp after
-// it). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the
-// quantized grid); if its output scale is absent, it writes floats, clamped to `lower` and `upper`.
+// it). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the quantized grid); if its
+// output scale is absent, it writes floats, clamped to `lower` and `upper`.
 // For detent.ConvIntegerToFloat and DynamicQuantizeConv see scaled_sums.hpp.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
@@ -222,10 +222,8 @@ inline void run_conv(operator_context& c) {
     return;
   }
   const tensor declared = c.outputs[0];
-  infer_convolution(c, 1, element_type::f32);
-  if (c.outputs[0].count() > 0) {
-    convolve_floats(c, fused_clamp(node()));
-  }
+  infer_convolution(c, 1, element_type::f32);  // not empty, as the sum is not
+  convolve_floats(c, fused_clamp(node()));
   const tensor images = to_plain(c.outputs[0], c.allocate);
   const tensor plain = to_plain(addend, c.allocate);
   c.outputs[0] = declared;

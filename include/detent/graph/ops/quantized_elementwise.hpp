@@ -249,21 +249,45 @@ inline void infer_lookup(operator_context& c) {
   c.set_output(0, c.has_input(4) ? c.inputs[4].type() : c.input(0).type(), c.input(0).dims());
 }
 
+/// The tables of a node, and the types of its inputs and outputs that they are for. Models need not
+/// declare the types of codes without zero points, so that another run may have other ones.
+struct node_tables {
+  std::vector<element_type> types;
+  std::vector<std::optional<std::array<std::uint8_t, 256>>> tables;
+};
+
+/// The tables of a node, which add(tables) makes if there are none for these types. `is_constant`:
+/// as for cached_state().
+template <class Add>
+[[nodiscard]] auto cached_tables(operator_context& c, bool is_constant,
+                                 const std::vector<element_type>& types, const Add& add) -> const
+    decltype(node_tables::tables)& {
+  if (*c.state != nullptr &&
+      static_cast<node_state<node_tables>&>(**c.state).packed->types != types) {
+    c.state->reset();
+  }
+  const auto& state = cached_state<node_tables>(c, is_constant, [&](node_tables& made) {
+    made.types = types;
+    add(made.tables);
+  });
+  return state.packed->tables;
+}
+
 inline void run_lookup(operator_context& c) {
-  const auto& state = cached_state<std::array<std::uint8_t, 256>>(
-      c, {1, 2, 3, 4}, [&](std::array<std::uint8_t, 256>& table) {
-        const node function = lookup_function(c.n());
-        const auto opset = c.n().get_int("function_opset", c.opset);
-        table = make_table(c, c.inputs[0].type(), read_params(c, 1, 2), c.outputs[0].type(),
-                           read_params(c, 3, 4), [&](float x) {
-                             if (function.op_type == "Clip") {
-                               const fused_clamp bounds(function);
-                               return reference::clamp(x, bounds.lower, bounds.upper);
-                             }
-                             return apply_unary(function, opset, x);
-                           });
-      });
-  apply_table(c, *state.packed, c.inputs[0], c.make_output(0).mutable_raw());
+  const element_type in = c.inputs[0].type();
+  const element_type out = c.outputs[0].type();
+  const auto& tables = cached_tables(c, c.are_constant({1, 2, 3, 4}), {in, out}, [&](auto& made) {
+    const node function = lookup_function(c.n());
+    const auto opset = c.n().get_int("function_opset", c.opset);
+    made.push_back(make_table(c, in, read_params(c, 1, 2), out, read_params(c, 3, 4), [&](float x) {
+      if (function.op_type == "Clip") {
+        const fused_clamp bounds(function);
+        return reference::clamp(x, bounds.lower, bounds.upper);
+      }
+      return apply_unary(function, opset, x);
+    }));
+  });
+  apply_table(c, *tables[0], c.inputs[0], c.make_output(0).mutable_raw());
 }
 
 // ---------------------------------------------------------------------------------------- concat
@@ -298,39 +322,32 @@ inline void infer_quantized_concat(operator_context& c) {
   c.outputs[0].set_channels_last(movement::is_channels_last_concat(c, 2, 3));
 }
 
-/// What happens to the codes of one piece of QLinearConcat: nothing, or a look at a table.
-using piece_table = std::optional<std::array<std::uint8_t, 256>>;
-
-/// The table for the piece that is input i.
-[[nodiscard]] inline piece_table make_piece_table(const operator_context& c, std::size_t i) {
-  const quant_params from = read_params(c, i + 1, i + 2);
-  const quant_params to = read_params(c, 0, 1);
-  const element_type in = c.inputs[i].type();
-  const element_type out = c.outputs[0].type();
-  if (from == to && in == out) {
-    return std::nullopt;
-  }
-  return make_table(c, in, from, out, to, [](float x) { return x; });
-}
-
 inline void run_quantized_concat(operator_context& c) {
   tensor& y = c.make_output(0);
   if (y.count() == 0) {
     return;
   }
   bool is_constant = c.are_constant({0, 1});
+  std::vector<element_type> types{y.type()};
   for (std::size_t i = 2; i < c.input_count(); i += 3) {
     is_constant = is_constant && c.are_constant({i + 1, i + 2});
+    types.push_back(c.inputs[i].type());
   }
-  const auto& state =
-      cached_state<std::vector<piece_table>>(c, is_constant, [&](std::vector<piece_table>& tables) {
-        for (std::size_t i = 2; i < c.input_count(); i += 3) {
-          tables.push_back(make_piece_table(c, i));
-        }
-      });
+  // A piece with the type and the parameters of the output has no table: it is copied.
+  const auto& tables = cached_tables(c, is_constant, types, [&](auto& made) {
+    const quant_params to = read_params(c, 0, 1);
+    for (std::size_t i = 2; i < c.input_count(); i += 3) {
+      const quant_params from = read_params(c, i + 1, i + 2);
+      const element_type in = c.inputs[i].type();
+      made.emplace_back();
+      if (from != to || in != y.type()) {
+        made.back() = make_table(c, in, from, y.type(), to, [](float x) { return x; });
+      }
+    }
+  });
   const movement::stored_axis at(y, c.axis(c.n().get_int("axis", 1), y.rank()));
   std::byte* out = y.mutable_raw();
-  auto table = state.packed->begin();
+  auto table = tables.begin();
   for (std::size_t i = 2; i < c.input_count(); i += 3, ++table) {
     const tensor piece = y.channels_last() ? to_channels_last(c.inputs[i], c.allocate)
                                            : to_plain(c.inputs[i], c.allocate);

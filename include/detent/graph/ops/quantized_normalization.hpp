@@ -89,7 +89,15 @@ inline void run_quantized_batch_normalization(operator_context& c) {
           y[i] = static_cast<std::byte>(tables[i][std::to_integer<std::size_t>(x[i])]);
         }
       } else {
-        look_up_bytes(tables[row % channels], x, 0, y, 0, 1, row_size);
+        const auto& table = tables[row % channels];
+        constexpr std::size_t vectors = 64;  // bytes that are worth loading a table into registers
+        if (row_size >= vectors) {
+          look_up_bytes(table, x, 0, y, 0, 1, row_size);
+          continue;
+        }
+        for (std::size_t i = 0; i < row_size; ++i) {
+          y[i] = static_cast<std::byte>(table[std::to_integer<std::size_t>(x[i])]);
+        }
       }
     }
   });

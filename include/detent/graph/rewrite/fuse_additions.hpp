@@ -27,21 +27,33 @@ DETENT_GRAPH_DECL void fuse_additions(model& m) {
     return;
   }
   const links l(m);
-  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
-    node& convolution = m.nodes[i];
-    // Results of other types are rounded before the sum.
-    if (!convolution.is("Conv") || detail::float_constant(m, convolution, 1) == nullptr) {
-      continue;
+  // The Add behind a Conv, or none. Weights of 16 bits tell that the result of the Conv has 16
+  // bits, too, and is rounded before the sum.
+  const auto sum_behind = [&](std::size_t i) {
+    const node& n = m.nodes[i];
+    if (!n.is("Conv") || detail::float_constant(m, n, 1) == nullptr) {
+      return links::none;
     }
     const std::size_t next = detail::sole_consumer(m, l, i);
-    if (next == links::none || !m.nodes[next].is("Add") || m.nodes[next].inputs.size() != 2 ||
-        !m.nodes[next].attributes.empty()) {
+    const bool is_sum = next != links::none && m.nodes[next].is("Add") &&
+                        m.nodes[next].inputs.size() == 2 && m.nodes[next].attributes.empty();
+    return is_sum ? next : links::none;
+  };
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    const std::size_t next = sum_behind(i);
+    if (next == links::none) {
       continue;
     }
+    node& convolution = m.nodes[i];
     node& addition = m.nodes[next];
     const std::string& own = convolution.outputs[0];
     const std::string other = addition.inputs[addition.inputs[0] == own ? 1 : 0];
     if (other.empty() || other == own || m.initializer(other) != nullptr) {
+      continue;
+    }
+    // Of two convolutions the later one takes the sum: the inputs of the other one need not wait.
+    const std::size_t maker = l.producer(other);
+    if (maker != links::none && maker > i && sum_behind(maker) == next) {
       continue;
     }
     convolution.domain = "detent";

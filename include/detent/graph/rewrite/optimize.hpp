@@ -644,7 +644,9 @@ DETENT_GRAPH_DECL void fuse_activations(model& m) {
     if (!n.is("Conv") && !n.is("Gemm") && !is_sum && !is_fused_dynamic(n)) {
       continue;
     }
-    activation_bounds bounds;
+    activation_bounds bounds;  // those of an earlier call, if the node has any
+    bounds.lower = n.get_float("lower", bounds.lower);
+    bounds.upper = n.get_float("upper", bounds.upper);
     std::size_t last = i;
     for (std::size_t next = detail::sole_consumer(m, l, i);
          next != links::none && m.nodes[next].inputs[0] == m.nodes[last].outputs[0];

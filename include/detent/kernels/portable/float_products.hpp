@@ -51,7 +51,9 @@ DETENT_DECL void depthwise_f32(const depthwise_f32_args& d) noexcept {
         sum = std::fma(taps[t][offset + c], d.weights[t * d.channel_stride + c], sum);
       }
       const std::size_t at = pixel * d.rows.channels + c;
-      sum += d.residual != nullptr ? d.residual[at] : 0.0F;
+      if (d.residual != nullptr) {
+        sum += d.residual[at];
+      }
       d.c[at] = clamp(sum, d.lower, d.upper);
     }
   });

@@ -44,8 +44,9 @@ struct lookup_index {
   }
 };
 
-/// The table in pieces of 16 entries, each repeated in all blocks of a vector. Kept in registers,
-/// as far as there are enough: the compiler could not do so, as writes of bytes may change a table.
+/// The table in pieces of 16 entries, each repeated in all blocks of a vector. It is loaded once,
+/// into registers as far as there are enough. The compiler could not do this by itself, because a
+/// byte that is written might belong to the table.
 struct lookup_pieces {
   using tag = hn::ScalableTag<std::uint8_t>;
 

@@ -63,16 +63,17 @@ HWY_INLINE void gemm_f32_tile(const gemm_f32_args& g, std::size_t row,
   const float_vector upper = hn::Set(df, g.upper);
   DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     float* c = g.c + (row + r) * g.ldc + column;
-    const float* residual = g.residual + (row + r) * g.residual_stride + column;
+    const float* residual =
+        g.residual == nullptr ? nullptr : g.residual + (row + r) * g.residual_stride + column;
     DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
       const std::size_t offset = v * lanes;
       float_vector out = sum[r][v];
       if (column + offset + lanes <= g.n) {
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadU(df, residual + offset)) : out;
         hn::StoreU(clamp_ordered(out, lower, upper), df, c + offset);
       } else if (column + offset < g.n) {
         const std::size_t count = g.n - column - offset;
-        out = g.residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
+        out = residual != nullptr ? hn::Add(out, hn::LoadN(df, residual + offset, count)) : out;
         hn::StoreN(clamp_ordered(out, lower, upper), df, c + offset, count);
       }
     }
@@ -87,9 +88,11 @@ void gemm_f32_columns(const gemm_f32_args& g, std::size_t column) noexcept {
   for (; row + most <= g.m; row += most) {
     gemm_f32_tile<most, kPanels>(g, row, column);
   }
-  if (most > 6 && row + 4 <= g.m) {
-    gemm_f32_tile<4, kPanels>(g, row, column);
-    row += 4;
+  if constexpr (most > 6) {
+    if (row + 4 <= g.m) {
+      gemm_f32_tile<4, kPanels>(g, row, column);
+      row += 4;
+    }
   }
   for (; row + 2 <= g.m; row += 2) {
     gemm_f32_tile<2, kPanels>(g, row, column);
