@@ -506,15 +506,18 @@ TEST_CASE("optimize: sums are fused into convolutions without a change of a bit"
     shape x, w, addend;
     std::int64_t group = 1;
   };
-  // Like the output; a row, channels and a batch to repeat; what repeats the output; a volume.
-  const sum sums[] = {{{2, 8, 7, 7}, {9, 8, 3, 3}, {2, 9, 5, 5}},
+  const sum sums[] = {// The summand has the shape of the result.
+                      {{2, 8, 7, 7}, {9, 8, 3, 3}, {2, 9, 5, 5}},
                       {{2, 8, 7, 7}, {8, 1, 3, 3}, {2, 8, 5, 5}, 8},
                       {{1, 8, 6, 6}, {40, 4, 1, 1}, {1, 40, 6, 6}, 2},
                       {{2, 8, 7}, {9, 8, 3}, {2, 9, 5}},
+                      // The summand is repeated: a line, and a value for each channel.
                       {{2, 8, 7, 7}, {9, 8, 3, 3}, {5}},
                       {{2, 8, 7, 7}, {9, 8, 3, 3}, {9, 1, 1}},
+                      // The result of the convolution is repeated.
                       {{1, 8, 7, 7}, {9, 8, 3, 3}, {2, 9, 5, 5}},
                       {{1, 8, 3, 3}, {9, 8, 3, 3}, {3, 1, 9, 4, 4}},
+                      // Three spatial axes, and no images at all.
                       {{1, 8, 4, 4, 4}, {9, 8, 3, 3, 3}, {1, 9, 2, 2, 2}},
                       {{0, 8, 7, 7}, {9, 8, 3, 3}, {1, 9, 5, 5}}};
   for (const sum& s : sums) {

@@ -628,8 +628,9 @@ struct activation_bounds {
 }
 
 /// Fuses a Relu or Clip, or several in a row, into the Conv or Gemm whose result they alone take:
-/// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. So do what
-/// fuse_dynamic_products() and fuse_additions() make. The result is for execution, not for files.
+/// the layer moves to the domain "detent" and gets the attributes `lower` and `upper`. The layers
+/// that fuse_dynamic_products() and fuse_additions() have made get these attributes, too. The
+/// result is for execution, not for files.
 DETENT_GRAPH_DECL void fuse_activations(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
