@@ -694,6 +694,29 @@ TEST_CASE("16-bit formats: a histogram of all patterns leaves nothing open") {
               [&] { static_cast<void>(h.bins()); });
 }
 
+TEST_CASE("16-bit formats: a histogram counts up to 2^48 values, and an error changes nothing") {
+  detent::bfloat16_histogram h;
+  const detent::bfloat16 one[] = {{0x3F80}};
+  h.observe(one);
+  const detent::bfloat16_histogram single = h;
+  for (int i = 0; i < 47; ++i) {
+    h.merge(h);
+  }
+  check_error(error_kind::overflow, {"pattern_histogram", "2^48"}, [&] {
+    detent::bfloat16_histogram more = h;
+    more.merge(single);
+    more.merge(h);
+  });
+  h.merge(h);
+  CHECK(h.count() == std::uint64_t{1} << 48);
+  const auto full = h;
+  check_error(error_kind::overflow, {"pattern_histogram", "2^48"}, [&] { h.observe(one); });
+  check_error(error_kind::overflow, {"pattern_histogram", "2^48"}, [&] { h.merge(single); });
+  CHECK(h == full);
+  CHECK(h == detent::bfloat16_histogram::load(h.save()));
+  CHECK(h.range() == detent::value_range{1.0F, 1.0F});
+}
+
 TEST_CASE("solvers for channels and blocks see the values of each") {
   random_source random(7);
   INFO("seed ", random.seed());

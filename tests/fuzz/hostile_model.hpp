@@ -3,6 +3,7 @@
 #ifndef DETENT_TESTS_FUZZ_HOSTILE_MODEL_HPP
 #define DETENT_TESTS_FUZZ_HOSTILE_MODEL_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <detent/graph/model/onnx_writer.hpp>
 #include <detent/graph/onnx.hpp>
@@ -39,35 +41,129 @@ inline graph::executor_options small_runs() {
   return o;
 }
 
+using tensors = std::map<std::string, tensor>;
+
+/// A tensor with small values; nothing if it would be large, or has no whole bytes.
+inline std::optional<tensor> small_values(element_type type, const graph::shape& dims) {
+  if (graph::element_size(type) == 0 || tensor(type, dims).bytes() > std::size_t{1} << 20U) {
+    return std::nullopt;
+  }
+  tensor t = tensor::allocate(type, dims);
+  for (std::size_t i = 0; i < t.bytes(); ++i) {
+    t.mutable_raw()[i] = static_cast<std::byte>(type == element_type::boolean ? i % 2 : 0);
+  }
+  if (type == element_type::f32) {
+    for (std::size_t i = 0; i < t.count(); ++i) {
+      t.mutable_data<float>()[i] = static_cast<float>(i % 13) - 6.0F;
+    }
+  }
+  return t;
+}
+
 /// Inputs of the declared types and shapes, open dimensions taken as 2; nothing if they would be
 /// large.
-inline std::optional<std::map<std::string, tensor>> inputs_for(const graph::model& m) {
-  std::map<std::string, tensor> inputs;
+inline std::optional<tensors> inputs_for(const graph::model& m) {
+  tensors inputs;
   for (const graph::value_info& v : m.inputs) {
     graph::shape dims = v.dims;
     for (std::int64_t& d : dims) {
       d = d < 0 ? 2 : d;
     }
-    const element_type type = v.type == element_type::undefined ? element_type::f32 : v.type;
-    if (graph::element_size(type) == 0) {
+    auto t = small_values(v.type == element_type::undefined ? element_type::f32 : v.type, dims);
+    if (!t) {
       return std::nullopt;
     }
-    tensor t(type, dims);
-    if (t.bytes() > std::size_t{1} << 20U) {
-      return std::nullopt;
-    }
-    t = tensor::allocate(type, dims);
-    for (std::size_t i = 0; i < t.bytes(); ++i) {
-      t.mutable_raw()[i] = static_cast<std::byte>(type == element_type::boolean ? i % 2 : 0);
-    }
-    if (type == element_type::f32) {
-      for (std::size_t i = 0; i < t.count(); ++i) {
-        t.mutable_data<float>()[i] = static_cast<float>(i % 13) - 6.0F;
-      }
-    }
-    inputs.emplace(v.name, std::move(t));
+    inputs.emplace(v.name, std::move(*t));
   }
   return inputs;
+}
+
+/// The model without declared shapes and without the types of bytes, so that each run may have
+/// others.
+inline graph::model without_forms(graph::model m) {
+  for (graph::value_info& v : m.inputs) {
+    v.has_shape = false;
+    v.dims.clear();
+    v.params.clear();
+    if (v.type == element_type::u8 || v.type == element_type::s8) {
+      v.type = element_type::undefined;
+    }
+  }
+  return m;
+}
+
+/// Inputs of another form than before: `axis` of each is one longer; bytes change their sign if
+/// there is no such axis.
+inline tensors of_another_form(const tensors& inputs, std::size_t axis) {
+  tensors changed;
+  for (const auto& [name, t] : inputs) {
+    graph::shape dims = t.dims();
+    element_type type = t.type();
+    if (axis < dims.size()) {
+      ++dims[axis];
+    } else if (type == element_type::u8 || type == element_type::s8) {
+      type = type == element_type::u8 ? element_type::s8 : element_type::u8;
+    }
+    changed.emplace(name, small_values(type, dims).value_or(t));
+  }
+  return changed;
+}
+
+/// What two executors made of the same inputs must be the same; NaN are equal.
+inline void require_same(const std::vector<tensor>& kept, const std::vector<tensor>& fresh) {
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const tensor& a = kept[i];
+    const tensor& b = fresh[i];
+    if (a.type() != b.type() || a.dims() != b.dims()) {
+      finding("another form", "after runs with other inputs");
+    }
+    bool same = true;
+    if (a.type() == element_type::f32) {
+      same = std::equal(a.data<float>().begin(), a.data<float>().end(), b.data<float>().begin(),
+                        [](float x, float y) { return x == y || (x != x && y != y); });
+    } else if (graph::element_size(a.type()) != 0 && a.type() != element_type::f16 &&
+               a.type() != element_type::bf16 && a.type() != element_type::f64) {
+      same = std::equal(a.raw(), a.raw() + a.bytes(), b.raw());
+    }
+    if (!same) {
+      finding("other results", "after runs with other inputs");
+    }
+  }
+}
+
+/// Runs the model in one executor with inputs of several forms. A new executor must agree with it;
+/// only bounds on memory and work may differ, which what was packed before does not count against.
+inline void run_with_other_forms(const graph::model& m) {
+  const auto declared = inputs_for(m);
+  std::size_t bytes = 0;
+  for (const auto& input : declared.value_or(tensors())) {
+    bytes += input.second.bytes();
+  }
+  constexpr std::size_t quick = 4096;  // fourteen runs of larger inputs take too long
+  if (bytes == 0 || bytes > quick) {
+    return;
+  }
+  harmless("run with other forms", [&] {
+    const graph::model open = graph::for_execution(without_forms(m));
+    graph::executor kept(open, small_runs());
+    std::vector<tensors> forms{*declared};
+    for (std::size_t axis = 0; axis < 5; ++axis) {
+      forms.push_back(of_another_form(*declared, axis));
+    }
+    forms.push_back(*declared);
+    for (const tensors& inputs : forms) {
+      std::vector<tensor> again;
+      std::vector<tensor> once;
+      const bool ran = harmless("run again", [&] { again = kept.run(inputs); });
+      const bool runs = harmless("run once", [&] {
+        graph::executor fresh(open, small_runs());
+        once = fresh.run(inputs);
+      });
+      if (ran && runs) {
+        require_same(again, once);
+      }
+    }
+  });
 }
 
 inline void run(const graph::model& m) {
@@ -84,6 +180,7 @@ inline void run(const graph::model& m) {
       static_cast<void>(runner.run(*inputs));
     }
   });
+  run_with_other_forms(m);
 }
 
 inline void write_and_read_again(const graph::model& m) {

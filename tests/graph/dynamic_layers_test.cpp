@@ -183,6 +183,23 @@ TEST_CASE("DynamicLinear: weights in the saved forms of 8 and 4 bits") {
   std::vector<tensor> scaled = with(saved(of_8_bits));
   scaled[2] = floats({1}, {1.0F});
   check(error_kind::bad_file, {"DynamicLinear", "are in the saved form"}, scaled, n);
+
+  // An executor that has packed the weights refuses other depths with the same words.
+  graph::model open = single_node("DynamicLinear", with(saved(of_8_bits)), true, n, "detent");
+  open.inputs[0].has_shape = false;
+  graph::executor kept(open);
+  for (const std::int64_t k : {36, 37, 38}) {
+    const tensors x{{"x0", floats({1, k}, std::vector<float>(static_cast<std::size_t>(k), 1.0F))}};
+    if (k == depth) {
+      CHECK(kept.run(x)[0].dims() == shape{1, columns});
+      continue;
+    }
+    check_graph_error(
+        error_kind::bad_file,
+        {"DynamicLinear", "the saved weights are 37 x 19", "for " + std::to_string(k) + " x 19"},
+        [&] { static_cast<void>(kept.run(x)); });
+  }
+  CHECK(kept.run(feeds(with(saved(of_8_bits)), true))[0].dims() == shape{2, 3, columns});
 }
 
 TEST_CASE("DynamicLinear: what is wrong is named") {

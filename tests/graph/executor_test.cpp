@@ -113,6 +113,14 @@ TEST_CASE("executor: inputs that are not as declared") {
   check_graph_error(error_kind::invalid_argument, {"'x'"}, [&] {
     static_cast<void>(executor.run({{"x", tensor(element_type::f32, {4, 3})}, {"n", n}}));
   });
+  // Where the model declares no type, there must still be one.
+  model_builder open;
+  open.input("x", {}, element_type::undefined);
+  open.output(open.add("Identity", {"x"}));
+  check_graph_error(error_kind::invalid_argument, {"'x'", "undefined"}, [&] {
+    static_cast<void>(
+        graph::executor(open.get()).run({{"x", tensor::allocate(element_type::undefined, {})}}));
+  });
   // It is as good as new.
   CHECK(test::values_of<std::int64_t>(executor.run({{"x", x}, {"n", n}})[1]) ==
         std::vector<std::int64_t>{5, 6});
@@ -673,6 +681,36 @@ TEST_CASE("optimize: sums that cannot be fused stay") {
   graph::model rounded = half.get();
   graph::fuse_additions(rounded);
   CHECK(rounded.nodes.size() == 2);
+}
+
+TEST_CASE("optimize: a sum stays where a sub-graph sees the convolution") {
+  // The branch takes the result of the Conv from the model around it.
+  for (const bool captured : {false, true}) {
+    model_builder b;
+    b.input("x", {1, 2, 3, 3});
+    b.input("c", {}, element_type::boolean);
+    b.constant("w", test::floats({2, 2, 1, 1}, {1.0F, -1.0F, 0.5F, 2.0F}));
+    const std::string y = b.add("Conv", {"x", "w"});
+    const std::string sum = b.add("Add", {y, "x"});
+    b.output(sum);
+    const auto branch = [](const std::string& type, const std::string& x) {
+      model_builder body;
+      body.output(body.add(type, {x}));
+      return graph::attribute::of(static_cast<graph::graph_body>(body.get()));
+    };
+    b.output(b.add(
+        "If", {"c"},
+        {{"then_branch", branch("Abs", captured ? y : "x")}, {"else_branch", branch("Neg", "x")}}));
+    graph::model fused = b.get();
+    graph::fuse_additions(fused);
+    CHECK(count(fused, "Conv", "detent") == (captured ? 0 : 1));
+    test::random_source r(64);
+    for (const std::uint8_t c : {std::uint8_t{1}, std::uint8_t{0}}) {
+      const tensors inputs{{"x", random_floats(r, {1, 2, 3, 3}, -1.0F, 1.0F)},
+                           {"c", test::make_tensor<std::uint8_t>(element_type::boolean, {}, {c})}};
+      check_same_results(fused, b.get(), inputs, true);
+    }
+  }
 }
 
 TEST_CASE("optimize: activations that cannot be fused stay") {

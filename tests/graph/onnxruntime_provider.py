@@ -237,6 +237,18 @@ def float_model(path):
     return path
 
 
+def half_model(path):
+    """Of float16: the type of the result is that of a constant."""
+    one, scale = (numpy_helper.from_array(np.float16(value), name) for name, value in (("one", 1), ("scale", 0.125)))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("DequantizeLinear", ["x", "scale"], ["d"]),
+         onnx.helper.make_node("Sub", ["one", "d"], ["y"])], "half",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["n", 300])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, ["n", 300])], [one, scale])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9), path)
+    return path
+
+
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
@@ -261,6 +273,14 @@ def sessions(tool, options, failures, folder):
                              ("report", folder / "none" / "r.txt", "none")]:
         problem = is_refused(device, model, **{key: value})
         failures.expect(said in problem, f"{key}={value}: '{problem}' does not say '{said}'")
+
+    report = folder / "half.txt"
+    session = example.make_session(half_model(folder / "half.onnx"), device, options={"report": report, "claim": "all"})
+    codes = (np.arange(600) % 256).astype(np.uint8).reshape(2, 300)
+    values = [session.run(None, {"x": codes})[0] for _ in range(3)]
+    failures.expect(claimed(report) == (2, 2), f"float16: {claimed(report)} of 2 nodes are claimed")
+    failures.expect(all(v.dtype == np.float16 and np.array_equal(v, 1 - codes * np.float16(0.125)) for v in values),
+                    "float16: not the same values in each run")
 
     # Other shapes, other numbers of threads, several threads on one session.
     expected = {count: example.make_session(model, device).run(None, {name: images[:count]}) for count in (1, 3, 64)}
@@ -458,6 +478,7 @@ def one_release(tool, options, failures, folder):
             (x, [b[:90], scale], {}, "do not fit together"), (x, [b.astype(np.float32), scale], {}, "B of type float"),
             (x, [b, scale[:7]], {}, "7 weight scales for 40 columns"), (x, [b, -scale], {}, "is not a positive"),
             (x, [b, scale], {"per_row": 3}, "per_row is 3"), (x.astype(np.float64), [b, scale], {}, "input 0 of type"),
+            (x.astype(np.float16), [b, scale], {}, "'y' is float16, ONNX Runtime expects float32"),
             (x, [b, None], {}, "b_scale is missing"), (x, [b.ravel().view(np.uint8)], {}, "N is 0"),
             (x, [b.ravel().view(np.uint8)], {"N": 40}, "load"), (infinite, [b, scale], {}, "inf is not finite"),
             (x, [b, scale], {"per_row": 1.5}, "per_row")]:

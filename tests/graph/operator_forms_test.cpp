@@ -23,6 +23,7 @@
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 #include "check_graph_error.hpp"
 #include "model_builder.hpp"
@@ -57,6 +58,25 @@ tensor halves(shape dims, const std::vector<float>& values) {
   return make_tensor(element_type::f16, std::move(dims), bits);
 }
 
+/// Runs a model without inputs twice in one executor and once in a second one, which must give the
+/// same types and elements.
+std::vector<tensor> same_in_later_runs(const graph::model& m) {
+  graph::executor first(m);
+  const std::vector<tensor> once = first.run({});
+  const std::vector<tensor> twice = first.run({});
+  graph::executor second(first, {});
+  const std::vector<tensor> other = second.run({});
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    for (const tensor* t : {&twice[i], &other[i]}) {
+      CHECK(t->type() == once[i].type());
+      CHECK(t->dims() == once[i].dims());
+      CHECK(std::equal(t->raw(), t->raw() + t->bytes(), once[i].raw(),
+                       once[i].raw() + once[i].bytes()));
+    }
+  }
+  return once;
+}
+
 /// The first `count` outputs of a node with constant inputs.
 std::vector<tensor> outputs_of(const std::string& op, const std::vector<tensor>& inputs,
                                std::size_t count, const attributes& a = {},
@@ -74,7 +94,7 @@ std::vector<tensor> outputs_of(const std::string& op, const std::vector<tensor>&
     n.outputs[i] = "out" + std::to_string(i);
     b.output(n.outputs[i], element_type::undefined);
   }
-  return graph::executor(b.get()).run({});
+  return same_in_later_runs(b.get());
 }
 
 /// The types of the first `count` outputs of a node with constant inputs.
@@ -381,6 +401,48 @@ TEST_CASE("forms: the types of outputs beside inputs of 16 and of 32 bits") {
   const tensor values = halves({1, 1, 2, 2}, {1, 2, 3, 4});
   CHECK(types_of_outputs("Attention", {head, head, values}, 3) == types{f32, f32, f16});
   CHECK(types_of_outputs("Attention", {values, values, head}, 3) == types{f16, f16, f32});
+  for (const char* op : {"Sub", "Max", "Pow"}) {
+    CHECK(types_of_outputs(op, {two, two}, 1) == types{f16});
+  }
+  CHECK(types_of_outputs("GatherND", {two, longs({1, 1}, {1})}, 1) == types{f16});
+}
+
+TEST_CASE("forms: constants of 16 bits give results of 16 bits in each run") {
+  model_builder b(19);
+  b.input("x", {2}, element_type::f16);
+  b.constant("one", halves({}, {1.0F}));
+  const std::string rest = b.add("Sub", {"one", "x"});
+  b.output(b.add("Concat", {rest, "x"}, {{"axis", number(0)}}), element_type::f16);
+  // 2049 is no float16: it is rounded to 2048.
+  b.constant("many", halves({1}, {2048.0F}));
+  b.output(b.add("Concat", {b.add("Add", {"many", "one"}), "x"}, {{"axis", number(0)}}),
+           element_type::f16);
+  const test::tensors inputs{{"x", halves({2}, {0.25F, -3.0F})}};
+  const std::vector<std::uint16_t> expected[] = {
+      values_of<std::uint16_t>(halves({4}, {0.75F, 4.0F, 0.25F, -3.0F})),
+      values_of<std::uint16_t>(halves({3}, {2048.0F, 0.25F, -3.0F}))};
+  graph::executor first(b.get());
+  static_cast<void>(first.run(inputs));
+  graph::executor second(first, {});
+  for (graph::executor* e : {&first, &second, &second}) {
+    const std::vector<tensor> y = e->run(inputs);
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(y[i].type() == element_type::f16);
+      CHECK(values_of<std::uint16_t>(y[i]) == expected[i]);
+    }
+  }
+  // Constants that are folded, and the values that are known before a run.
+  graph::model folded = b.get();
+  graph::simplify(folded);
+  for (const auto& [name, t] : folded.initializers) {
+    CHECK(t.type() == element_type::f16);
+  }
+  CHECK(folded.nodes.size() == 3);
+  const auto known = graph::infer_shapes(b.get());
+  CHECK(known.at(rest).type() == element_type::f16);
+  for (const auto& output : b.get().outputs) {
+    CHECK(known.at(output.name).type() == element_type::f16);
+  }
 }
 
 TEST_CASE("forms: masks of Attention before and since opset 24") {

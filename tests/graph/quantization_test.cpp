@@ -727,6 +727,39 @@ TEST_CASE("lower: every target and number of threads gives the same bytes") {
   });
 }
 
+TEST_CASE("lower: tables are applied by pieces, on any number of threads") {
+  // A thread takes 2^16 bytes at a time.
+  test::random_source r(8);
+  INFO("seed ", r.seed());
+  for (const std::int64_t axis : {0, 1, 3}) {
+    model_builder b;
+    shape joined{1, 5, 150, 157};
+    b.input("x", joined);
+    joined[static_cast<std::size_t>(axis)] += 3;
+    b.input("z", joined);
+    const std::string x = b.pair("x", 0.05F, 113);
+    const std::string z = b.pair("z", 0.03F, 125);
+    b.output(b.quantize(b.add("Tanh", {x}), 1.0F / 128.0F, 128), element_type::u8);
+    b.output(b.quantize(b.add("Concat", {x, z, x}, {{"axis", number(axis)}}), 0.05F, 113),
+             element_type::u8);
+    CHECK(lowered(b.get()) == "QuantizeLinear QuantizeLinear detent.Lookup detent.QLinearConcat");
+    const tensors inputs{{"x", random_floats(r, {1, 5, 150, 157}, -7.0F, 7.0F)},
+                         {"z", random_floats(r, joined, -4.0F, 4.0F)}};
+    const std::vector<tensor> expected = test::outputs_of(b.get(), inputs);
+    for (const std::size_t threads : {std::size_t{1}, std::size_t{3}}) {
+      detent::thread_pool pool(threads);
+      graph::executor_options options;
+      options.parallel = pool.parallel();
+      const auto actual = graph::executor(graph::for_execution(b.get()), options).run(inputs);
+      for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(actual[i].dims() == expected[i].dims());
+        CHECK(test::values_of<std::uint8_t>(actual[i]) ==
+              test::values_of<std::uint8_t>(expected[i]));
+      }
+    }
+  }
+}
+
 // --------------------------------------------------------------------------------- static
 // quantization
 

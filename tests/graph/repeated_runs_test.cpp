@@ -348,6 +348,44 @@ TEST_CASE("an executor that met other shapes before computes what a new one does
   }
 }
 
+TEST_CASE("QLinearBatchNormalization: later runs must have as many channels") {
+  const std::vector<std::uint8_t> codes{0, 3, 100, 253, 127, 128};
+  for (const element_type type : {element_type::u8, element_type::s8}) {
+    model_builder b;
+    b.input("x", {-1, -1, -1}, type);
+    b.scalar("x_scale", 0.25F);
+    b.constant("zero", single(type, 0));
+    b.scalar("y_scale", 0.125F);
+    b.constant("ones", floats({2}, {1.0F, 1.0F}));
+    b.constant("shift", floats({2}, {0.5F, -0.25F}));
+    b.output(b.add("QLinearBatchNormalization",
+                   {"x", "x_scale", "zero", "ones", "shift", "shift", "ones", "y_scale"},
+                   {{"epsilon", test::real(0.0F)}}, "detent"),
+             type);
+    graph::executor kept(b.get());
+    static_cast<void>(kept.run({{"x", make_tensor(type, {1, 2, 3}, codes)}}));
+    graph::executor sharing(kept, {});
+    for (graph::executor* e : {&kept, &sharing, &kept}) {
+      for (const shape& other : {shape{1, 3, 2}, shape{6, 1, 1}, shape{1, 600, 1}}) {
+        const std::vector<std::uint8_t> more(graph::element_count(other), 7);
+        const tensors inputs{{"x", make_tensor(type, other, more)}};
+        check_graph_error(error_kind::bad_file,
+                          {"QLinearBatchNormalization_0", "input 3 is float32 of shape [2]",
+                           "[" + std::to_string(other[1]) + "]"},
+                          [&] { static_cast<void>(e->run(inputs)); });
+      }
+      const tensor x = make_tensor(type, {1, 2, 3}, codes);
+      const tensor y = e->run({{"x", x}})[0];
+      REQUIRE(y.type() == type);
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        // x - mean + bias is x; the output has half the scale.
+        const std::int64_t lowest = type == element_type::u8 ? 0 : -128;
+        CHECK(code_at(y, i) == std::clamp(2 * code_at(x, i), lowest, lowest + 255));
+      }
+    }
+  }
+}
+
 /// An operator that adds what it has packed from its constant input, and counts how often it packs.
 std::atomic<int> packed_additions{0};
 
@@ -570,6 +608,8 @@ TEST_CASE("operators that infer from forms look at no elements") {
       {"GRU", {{real({2, 1, 3}), real({1, 12, 3}), real({1, 12, 4})}, {}}},
       {"LSTM", {{real({2, 1, 3}), real({1, 16, 3}), real({1, 16, 4})}, {}}},
       {"RNN", {{real({2, 1, 3}), real({1, 4, 3}), real({1, 4, 4})}, {}}},
+      {"QLinearBatchNormalization",
+       {{code, scale, zero, real({3}), real({3}), real({3}), real({3}), scale, zero}, {}}},
       {"ReverseSequence", {{real({4, 3}), whole({3})}, {}}},
       {"RoiAlign", {{real({1, 2, 5, 5}), real({3, 4}), whole({3})}, {}}},
       {"RotaryEmbedding", {{heads, real({9, 4}), real({9, 4}), whole({2, 6})}, {}}},

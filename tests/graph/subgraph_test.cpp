@@ -439,6 +439,40 @@ TEST_CASE("Loop: iterations, condition, carried values, scan outputs") {
   }
 }
 
+TEST_CASE("Loop: a constant of 16 bits keeps the type of what is carried") {
+  const auto half = [](float value) {
+    return graph::detail::float_to_half(scalar(value), element_type::f16);
+  };
+  for (const bool captured : {false, true}) {
+    std::map<std::string, tensor> inside;
+    if (!captured) {
+      inside["factor"] = half(0.5F);
+    }
+    model_builder b;
+    b.input("v", {}, element_type::f16);
+    b.input("count", {}, element_type::s64);
+    if (captured) {
+      b.constant("factor", half(0.5F));
+    }
+    b.get().nodes.push_back(loop_node(
+        {"count", "", "v"},
+        make_body({declared("i", element_type::s64), declared("go", element_type::boolean),
+                   declared("u", element_type::f16)},
+                  {make_node("Mul", {"factor", "u"}, {"w"}), make_node("Identity", {"go"}, {"on"})},
+                  {declared("on", element_type::boolean), declared("w", element_type::f16)},
+                  inside),
+        {"last"}));
+    b.output("last", element_type::f16);
+    graph::executor e(b.get());
+    for (const std::int64_t count : {1, 3, 2}) {
+      const tensor y = e.run({{"v", half(24.0F)}, {"count", integer(count)}})[0];
+      CHECK(y.type() == element_type::f16);
+      CHECK(test::values_of<std::uint16_t>(y) ==
+            test::values_of<std::uint16_t>(half(std::ldexp(24.0F, -static_cast<int>(count)))));
+    }
+  }
+}
+
 TEST_CASE("Loop: without trip count, without condition, without both") {
   const tensors inputs{{"count", integer(3)}, {"go", boolean(true)}, {"start", scalar(5.0F)}};
   const auto check = [&](std::vector<std::string> loop_inputs, std::int64_t count) {

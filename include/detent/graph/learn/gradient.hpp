@@ -234,9 +234,9 @@ class gradient_graph {
           })) {
         continue;
       }
-      std::vector<tensor> arguments;
+      detail::node_inputs arguments;
       for (const std::string& name : n.inputs) {
-        arguments.push_back(name.empty() ? tensor() : known(name));
+        arguments.add(name.empty() ? tensor() : known(name));
       }
       std::unique_ptr<operator_state> state;
       std::vector<tensor> results =

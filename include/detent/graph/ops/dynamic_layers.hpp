@@ -150,11 +150,6 @@ struct packed_linear {
     } else {
       of_8_bits = packed_weights::load(bytes);
     }
-    with_weights([&](const auto& weights) {
-      c.require(weights.depth() == sizes.depth && weights.columns() == sizes.columns,
-                "the saved weights are ", weights.depth(), " x ", weights.columns(),
-                ", X and the attribute N ask for ", sizes.depth, " x ", sizes.columns);
-    });
   }
 
   /// Calls f(weights) with those of the two that are there.
@@ -172,6 +167,11 @@ inline void run_dynamic_linear(operator_context& c) {
   const linear_sizes sizes = read_linear_sizes(c);
   const auto& state = cached_state<packed_linear>(
       c, {1, 2, 3}, [&](packed_linear& fresh) { fresh = packed_linear(c, sizes); });
+  state.packed->with_weights([&](const auto& weights) {  // those in a saved form may not fit
+    c.require(weights.depth() == sizes.depth && weights.columns() == sizes.columns,
+              "the saved weights are ", weights.depth(), " x ", weights.columns(),
+              ", X and the attribute N ask for ", sizes.depth, " x ", sizes.columns);
+  });
   const shape& x = c.inputs[0].dims();
   const std::size_t rows = product(x, 0, x.size() - 1);
   c.count_multiply_adds({rows, sizes.depth, sizes.columns});

@@ -15,8 +15,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-[[nodiscard]] inline bool is_half(const tensor& t) noexcept {
-  return t.type() == element_type::f16 || t.type() == element_type::bf16;
+[[nodiscard]] inline bool is_half(element_type type) noexcept {
+  return type == element_type::f16 || type == element_type::bf16;
 }
 
 /// A tensor of float16 or bfloat16 as float32, exactly, in the same order of elements, in

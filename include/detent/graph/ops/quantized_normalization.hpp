@@ -2,8 +2,7 @@
 // BatchNormalization of 8-bit tensors:
 //
 //   detent.QLinearBatchNormalization   Q(clamp(BatchNormalization(D(x)))), by a table of the
-//   results
-//                                      for all 256 values of each channel
+//                                      results for all 256 values of each channel
 //
 // graph/rewrite/lower.hpp makes it from a BatchNormalization between quantized values.
 #ifndef DETENT_GRAPH_OPS_QUANTIZED_NORMALIZATION_HPP
@@ -12,7 +11,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include <detent/config.hpp>
@@ -28,21 +26,18 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
-/// Input i, which must be a float vector of `count` elements.
-[[nodiscard]] inline std::span<const float> float_vector_input(const operator_context& c,
-                                                               std::size_t i, std::size_t count) {
-  const tensor& t = c.input(i);
-  c.require(t.type() == element_type::f32 && t.rank() == 1 && t.count() == count, "input ", i,
-            " is ", graph::name(t.type()), " of shape ", shown(t.dims()), ", not float of shape [",
-            count, "]");
-  return t.data<float>();
-}
-
 /// Infers the output of QLinearBatchNormalization, whose inputs are x, x_scale, x_zero_point,
 /// scale, bias, mean, variance, y_scale and y_zero_point. Its attributes are `epsilon`, `lower` and
 /// `upper` (a fused clamp before quantization).
 inline void infer_quantized_batch_normalization(operator_context& c) {
   require_type_of_zero_point(c, 2, c.input(0));
+  const std::size_t channels = channel_view(c).length;
+  for (const std::size_t i : {3U, 4U, 5U, 6U}) {
+    const tensor& t = c.input(i);
+    c.require(t.type() == element_type::f32 && t.rank() == 1 && t.count() == channels, "input ", i,
+              " is ", graph::name(t.type()), " of shape ", shown(t.dims()),
+              ", not float of shape [", channels, "]");
+  }
   c.set_output(0, c.has_input(8) ? c.inputs[8].type() : c.input(0).type(), c.input(0).dims());
   c.outputs[0].set_channels_last(c.inputs[0].channels_last());
 }
@@ -52,10 +47,10 @@ using channel_tables = std::vector<std::array<std::uint8_t, 256>>;
 
 inline void make_channel_tables(const operator_context& c, channel_tables& tables) {
   const std::size_t channels = channel_view(c).length;
-  const auto scale = float_vector_input(c, 3, channels);
-  const auto bias = float_vector_input(c, 4, channels);
-  const auto mean = float_vector_input(c, 5, channels);
-  const auto variance = float_vector_input(c, 6, channels);
+  const auto scale = c.inputs[3].data<float>();
+  const auto bias = c.inputs[4].data<float>();
+  const auto mean = c.inputs[5].data<float>();
+  const auto variance = c.inputs[6].data<float>();
   const fused_clamp bounds(c.n());
   const double epsilon = epsilon_of(c.n());
   tables.resize(channels);

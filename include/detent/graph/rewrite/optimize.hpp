@@ -336,14 +336,14 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
     }
     const operator_definition* definition = registry.find(n.domain, n.op_type);
     bool constant = definition != nullptr && detail::is_brief(n);
-    std::vector<tensor> inputs;
+    detail::node_inputs inputs;
     const auto look_up = [&](const std::string& name) {
       const tensor* t = name.empty() ? nullptr : m.initializer(name);
       constant = constant && (name.empty() || (t != nullptr && t->has_data()));
       return t == nullptr ? tensor() : *t;
     };
     for (const std::string& name : n.inputs) {
-      inputs.push_back(look_up(name));
+      inputs.add(look_up(name));
     }
     detail::subgraph_runner subgraphs(m, n, resources, registry);
     for (std::size_t i = 0; i < subgraphs.captured().size(); ++i) {

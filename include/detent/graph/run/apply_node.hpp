@@ -89,17 +89,36 @@ inline void infer_outputs(const operator_definition& definition, const executor_
   }
 }
 
-/// Converts inputs of 16-bit floats to float. Returns the types that all inputs had.
-inline std::vector<element_type> widen_inputs(std::vector<tensor>& inputs,
-                                              const allocator& allocate) {
-  std::vector<element_type> given;
+/// The inputs of a node. apply() replaces tensors by converted ones, but not their types in the
+/// model, on which those of the results depend.
+class node_inputs {
+ public:
+  /// Appends an input; an absent one is an empty tensor.
+  void add(tensor t) {
+    types_.push_back(t.type());
+    values.push_back(std::move(t));
+  }
+  /// Replaces input i.
+  void set(std::size_t i, tensor t) {
+    types_[i] = t.type();
+    values[i] = std::move(t);
+  }
+  /// The types of the inputs as they were added and set.
+  [[nodiscard]] std::span<const element_type> types() const noexcept { return types_; }
+
+  std::vector<tensor> values;
+
+ private:
+  std::vector<element_type> types_;
+};
+
+/// Converts inputs of 16-bit floats to float.
+inline void widen_inputs(std::vector<tensor>& inputs, const allocator& allocate) {
   for (tensor& t : inputs) {
-    given.push_back(t.type());
-    if (is_half(t)) {
+    if (is_half(t.type())) {
       t = half_to_float(t, allocate);
     }
   }
-  return given;
 }
 
 /// The type of float output i of a node whose inputs have these types: ONNX ties it to the type of
@@ -184,12 +203,15 @@ class state_of_one_run {
 };
 
 /// The body of apply(), which adds the node's name to its errors.
-inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
-                                         std::vector<tensor>& inputs, run_resources& resources,
-                                         inferred_forms* known, operator_context& c) {
-  const bool widens = std::any_of(inputs.begin(), inputs.end(), is_half) && !takes_half(c.n());
-  const std::vector<element_type> given =
-      widens ? widen_inputs(inputs, resources.allocate) : std::vector<element_type>();
+inline std::vector<tensor> apply_unnamed(const operator_definition& definition, node_inputs& given,
+                                         run_resources& resources, inferred_forms* known,
+                                         operator_context& c) {
+  std::vector<tensor>& inputs = given.values;
+  const bool widens =
+      std::any_of(given.types().begin(), given.types().end(), is_half) && !takes_half(c.n());
+  if (widens) {
+    widen_inputs(inputs, resources.allocate);
+  }
   const bool channels_last = order_inputs(definition, inputs, resources.allocate);
   c.inputs = inputs;
   if (known != nullptr && !known->outputs.empty() && known->hold_for(inputs)) {
@@ -226,9 +248,8 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
     }
   }
   for (std::size_t i = 0; widens && i < c.outputs.size(); ++i) {
-    const element_type type = float_output_type(c.n(), i, given);
-    const bool is_narrow = type == element_type::f16 || type == element_type::bf16;
-    if (is_narrow && c.outputs[i].type() == element_type::f32) {
+    const element_type type = float_output_type(c.n(), i, given.types());
+    if (is_half(type) && c.outputs[i].type() == element_type::f32) {
       c.outputs[i] = float_to_half(c.outputs[i], type, resources.allocate);
     }
   }
@@ -236,15 +257,15 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition,
 }
 
 /// Calls the operator's infer() and, unless `shapes_only` or all outputs are empty, its run() for
-/// one node, and returns the outputs. Inputs that had to be converted are replaced in `inputs` by
-/// their converted forms, so that the caller can hand these to the next user of the value. `known`,
-/// if not null, keeps what infer() declared and saves the call when the forms of the inputs are the
-/// same again.
+/// one node, and returns the outputs. Inputs that had to be converted are replaced in
+/// `inputs.values` by their converted forms, so that the caller can hand these to the next user of
+/// the value, and apply() the node again. `known`, if not null, keeps what infer() declared and
+/// saves the call when the forms of the inputs are the same again.
 ///
 /// Errors of the operator keep their kind and get the node's label in front, unless they have it
 /// already; running out of memory becomes bad_file. With `shapes_only`, value_unknown passes.
 inline std::vector<tensor> apply(const node& n, const operator_definition& definition,
-                                 std::int64_t opset, std::vector<tensor>& inputs,
+                                 std::int64_t opset, node_inputs& inputs,
                                  std::span<const bool> constant,
                                  std::unique_ptr<operator_state>& state, run_resources& resources,
                                  bool shapes_only, subgraph_caller* subgraphs = nullptr,

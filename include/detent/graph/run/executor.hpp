@@ -124,7 +124,7 @@ class executor {
     std::int64_t opset = 0;
     std::vector<std::size_t> inputs;
     std::unique_ptr<bool[]> constant;
-    std::vector<tensor> arguments;  // constant ones are kept between runs, in the order of elements
+    detail::node_inputs arguments;  // constant ones are kept between runs, in the order of elements
                                     // and the type that the operator took
     std::vector<std::size_t> outputs;
     std::vector<std::size_t> last_use_of;
@@ -151,9 +151,10 @@ class executor {
   }
 
   static void check_input(const value_info& v, const tensor& t) {
-    require(t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
-            error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type), ", given is ",
-            shown(t.type()));
+    require(
+        t.defined() && t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
+        error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type), ", given is ",
+        shown(t.type()));
     if (!v.has_shape) {
       return;
     }
@@ -178,7 +179,7 @@ class executor {
     for (step& s : steps_) {
       for (std::size_t i = 0; i < s.inputs.size(); ++i) {
         if (!s.constant[i]) {
-          s.arguments[i] = tensor();
+          s.arguments.set(i, tensor());
         }
       }
       if (s.subgraphs) {
@@ -251,7 +252,7 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
     s.constant = std::make_unique<bool[]>(s.inputs.size());
     for (std::size_t i = 0; i < s.inputs.size(); ++i) {
       s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
-      s.arguments.push_back(s.constant[i] ? slots_[s.inputs[i]] : tensor());
+      s.arguments.add(s.constant[i] ? slots_[s.inputs[i]] : tensor());
     }
     if (has_bodies(n)) {
       s.subgraphs = std::make_unique<detail::subgraph_runner>(model_, n, resources_, registry);
@@ -290,7 +291,7 @@ DETENT_GRAPH_DECL executor::executor(const executor& of, executor_options option
     steps_[i].state = from.state ? from.state->share() : nullptr;
     for (std::size_t k = 0; k < from.inputs.size(); ++k) {
       if (from.constant[k]) {  // in the order of elements and the type that the operator took
-        steps_[i].arguments[k] = from.arguments[k];
+        steps_[i].arguments.values[k] = from.arguments.values[k];
       }
     }
   }
@@ -327,7 +328,7 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
   for (step& s : steps_) {
     for (std::size_t i = 0; i < s.inputs.size(); ++i) {
       if (s.inputs[i] != no_slot && !s.constant[i]) {
-        s.arguments[i] = slots_[s.inputs[i]];
+        s.arguments.set(i, slots_[s.inputs[i]]);
       }
     }
     capture_values(s, allocate);
@@ -343,10 +344,11 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
       }
       // If the operator's input was reordered, later users of the value take the reordered form.
       // (If it was converted to another type, they take the original.)
-      if (s.arguments[i].type() == slots_[s.inputs[i]].type()) {
-        slots_[s.inputs[i]] = std::move(s.arguments[i]);
+      tensor& taken = s.arguments.values[i];
+      if (taken.type() == slots_[s.inputs[i]].type()) {
+        slots_[s.inputs[i]] = std::move(taken);
       }
-      s.arguments[i] = tensor();
+      taken = tensor();
     }
     for (std::size_t i = 0; i < s.outputs.size(); ++i) {
       if (s.outputs[i] != no_slot) {

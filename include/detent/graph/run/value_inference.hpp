@@ -77,7 +77,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       continue;
     }
     const bool with_bodies = has_bodies(n);
-    std::vector<tensor> inputs;
+    node_inputs inputs;
     bool missing = false;
     bool all_data = true;
     const auto look_up = [&](const std::string& name) {
@@ -90,7 +90,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       return t.count() <= small ? t : t.form();
     };
     for (const std::string& name : n.inputs) {
-      inputs.push_back(look_up(name));
+      inputs.add(look_up(name));
     }
     std::unique_ptr<subgraph_runner> subgraphs;
     if (with_bodies) {
@@ -98,9 +98,9 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       for (std::size_t i = 0; i < subgraphs->captured().size(); ++i) {
         subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
       }
-      if (n.is("If") && inputs.size() == 1 && !inputs[0].defined()) {
+      if (n.is("If") && n.inputs.size() == 1 && !inputs.values[0].defined()) {
         // With an unknown condition infer() compares the branches, whatever the condition is.
-        inputs[0] = tensor(element_type::boolean, {});
+        inputs.set(0, tensor(element_type::boolean, {}));
       }
     }
     if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
@@ -132,7 +132,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
         outputs = apply(false);
       } else if (n.is("Shape") && !n.inputs.empty()) {
         // run() needs an input with data, but Shape looks only at the dimensions.
-        inputs[0].set_storage(allocate_from_heap(1));
+        inputs.values[0].set_storage(allocate_from_heap(1));
         outputs = apply(false);
       }
       for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -78,7 +78,7 @@ class compiled_region {
         threads_(threads),
         inputs_(m.inputs),
         positions_(std::move(positions)),
-        outputs_(m.outputs.size()) {
+        outputs_(m.outputs) {
     for (std::size_t i = positions_.size(); i < inputs_.size(); ++i) {
       positions_.push_back(i);
     }
@@ -92,7 +92,8 @@ class compiled_region {
   /// graph::executor::run() throws.
   void run(OrtKernelContext* context) {
     std::unique_ptr<runner> r = take();
-    const finally back{[&] { idle(std::move(r)); }};
+    bool has_run = false;
+    const finally back{[&] { idle(std::move(r), has_run); }};
     r->context = context;
     std::map<std::string, graph::tensor> values;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -103,11 +104,19 @@ class compiled_region {
       values.emplace(inputs_[i].name, borrowed_tensor(api_, value));
     }
     const std::vector<graph::tensor> results = r->executor.run(values);
-    for (std::size_t i = 0; i < outputs_; ++i) {
+    has_run = true;
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const graph::tensor& t = results[i];
       OrtValue* out = nullptr;
       api_.check(api_.core->KernelContext_GetOutput(context, i, t.dims().data(), t.rank(), &out));
-      if (out != nullptr && t.bytes() > 0) {
+      if (out == nullptr) {
+        continue;
+      }
+      // ONNX Runtime gives memory for the type that it expects, whatever the executor computed.
+      const graph::element_type expected = form_of(api_, out).type;
+      require(t.type() == expected, error_kind::unsupported, "output '", outputs_[i].name, "' is ",
+              graph::name(t.type()), ", ONNX Runtime expects ", graph::name(expected));
+      if (t.bytes() > 0) {
         std::memcpy(get<void*>(api_, api_.core->GetTensorMutableData, out), t.raw(), t.bytes());
       }
     }
@@ -162,10 +171,11 @@ class compiled_region {
     return r;
   }
 
-  void idle(std::unique_ptr<runner> r) noexcept {
+  /// Takes an executor back. `has_run`: without an error, so that it has packed its weights.
+  void idle(std::unique_ptr<runner> r, bool has_run) noexcept {
     const std::lock_guard lock(mutex_);
     r->context = nullptr;
-    if (packed_ == nullptr) {
+    if (packed_ == nullptr && has_run) {
       try {
         packed_ = std::make_unique<runner>(*this, *r);
       } catch (...) {
@@ -180,7 +190,7 @@ class compiled_region {
   const thread_source threads_;
   const std::vector<graph::value_info> inputs_;
   std::vector<std::size_t> positions_;  // where the kernel has each input
-  const std::size_t outputs_;
+  const std::vector<graph::value_info> outputs_;
   std::mutex mutex_;
   std::condition_variable came_back_;
   std::vector<std::unique_ptr<runner>> idle_;
