@@ -17,6 +17,7 @@
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
@@ -215,7 +216,9 @@ int run(const run_arguments& a) {
     std::filesystem::create_directories(folder, failed);
     require(!failed, error_kind::io, "cannot make the folder ", folder.string(), ": ",
             failed.message());
-    write_npy(file.path.string(), file.value);
+    // NumPy has no bfloat16; float32 holds its values.
+    const bool is_bfloat16 = file.value.type() == element_type::bf16;
+    write_npy(file.path.string(), is_bfloat16 ? graph::as_float32(file.value) : file.value);
     if (a.json) {
       list.push_back({{"output", file.output},
                       {"file", file.path.string()},
@@ -244,12 +247,17 @@ int compare(const compare_arguments& a) {
   json_object tensors = json_object::array();
   json_object results = json_object::array();
   const auto row = [&](json_object& list, const std::string& name, const graph::signal_error& d) {
+    const bool is_measured = d.count() > 0;  // other types than floats, and empty outputs, are not
     if (a.json) {
-      list.push_back(
-          {{"name", name},
-           {"snr_db", std::isfinite(d.snr_db()) ? json_object(d.snr_db()) : json_object(nullptr)},
-           {"cosine", d.cosine()},
-           {"max_error", d.largest()}});
+      const auto number = [&](double value) {
+        return is_measured && std::isfinite(value) ? json_object(value) : json_object(nullptr);
+      };
+      list.push_back({{"name", name},
+                      {"snr_db", number(d.snr_db())},
+                      {"cosine", number(d.cosine())},
+                      {"max_error", number(d.largest())}});
+    } else if (!is_measured) {
+      std::printf("%9s %9s %12s  %s\n", "n/a", "n/a", "n/a", one_line(name).c_str());
     } else {
       std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr_db(), d.cosine(), d.largest(),
                   one_line(name).c_str());
@@ -311,14 +319,15 @@ std::vector<stated_params> stated(const graph::model& m) {
     }
     const std::string& stored = n.is("QuantizeLinear") ? n.outputs[0] : n.inputs[0];
     const tensor* scale = m.initializer(n.inputs[1]);
-    if (scale == nullptr || scale->type() != element_type::f32 || scale->count() == 0 ||
-        !seen.insert(stored).second) {
+    if (scale == nullptr || !graph::fits_float(scale->type()) || scale->count() == 0 ||
+        !scale->has_data() || !seen.insert(stored).second) {
       continue;
     }
+    const tensor scales = graph::as_float32(*scale);
     stated_params p;
     p.value = stored;
     const auto [least, most] =
-        std::minmax_element(scale->data<float>().begin(), scale->data<float>().end());
+        std::minmax_element(scales.data<float>().begin(), scales.data<float>().end());
     p.scales = scale->count();
     p.smallest = *least;
     p.largest = *most;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <detent/error.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -117,10 +118,10 @@ score_rows::score_rows(const std::vector<tensor>& outputs, const std::vector<val
                        const sample_set& samples, std::size_t batch) {
   require(!outputs.empty(), error_kind::invalid_argument, "the model has no output");
   const tensor& t = outputs[0];
-  require(t.type() == element_type::f32 && batch > 0 && t.count() % batch == 0 && t.count() > 0,
+  require(graph::fits_float(t.type()) && batch > 0 && t.count() % batch == 0 && t.count() > 0,
           error_kind::unsupported, "the model's first output is ", graph::name(t.type()), " ",
           to_string(t.dims()), ", which are not float scores for ", batch, " samples");
-  scores = in_rows(t, declared[0], samples, batch);
+  scores = in_rows(graph::as_float32(t), declared[0], samples, batch);
   data = scores.data<float>().data();
   const bool is_whole = samples.is_one_per_run() && t.rank() > 1;
   rows = is_whole ? static_cast<std::size_t>(t.dim(0)) : batch;
@@ -211,8 +212,8 @@ model_comparison compare_models(
     const std::size_t real = (std::min)(batch, samples.size() - at);
     std::map<std::string, tensor> values;
     const auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
-      if (t.type() == element_type::f32) {
-        values[name] = to_plain(t);
+      if (graph::fits_float(t.type())) {
+        values[name] = to_plain(graph::as_float32(t));
         if (on_value) {
           on_value(name, values[name]);
         }
@@ -220,7 +221,7 @@ model_comparison compare_models(
     });
     const auto actual = integer_executor.run(inputs, [&](const std::string& name, const tensor& t) {
       const auto form = forms.find(name);
-      const bool is_float = t.type() == element_type::f32;
+      const bool is_float = graph::fits_float(t.type());
       const bool is_byte = t.type() == element_type::u8 || t.type() == element_type::s8;
       if (inputs.count(name) != 0 || reference.is_output(name) ||
           !(is_float || (is_byte && form != forms.end()))) {
@@ -236,7 +237,7 @@ model_comparison compare_models(
         return real < batch ? in_rows(stored, {}, samples, batch) : stored;
       };
       const tensor expected_rows = ordered(original->second);
-      const tensor actual_rows = ordered(to_plain(t));
+      const tensor actual_rows = ordered(to_plain(graph::as_float32(t)));
       if (is_float) {
         add(value, expected_rows.data<float>(), actual_rows.data<float>(), real);
       } else {
@@ -250,17 +251,20 @@ model_comparison compare_models(
               graph::name(expected[i].type()), " ", to_string(expected[i].dims()),
               " in one model, ", graph::name(actual[i].type()), " ", to_string(actual[i].dims()),
               " in the other");
-      if (expected[i].type() == element_type::f32) {
+      if (graph::fits_float(expected[i].type())) {
         const std::size_t count = expected[i].count() % batch == 0
                                       ? expected[i].count() / batch * real
                                       : expected[i].count();
-        const tensor wanted = in_rows(expected[i], outputs[i], samples, batch);
-        const tensor given = in_rows(actual[i], outputs[i], samples, batch);
+        const auto rows = [&](const tensor& t) {
+          return in_rows(graph::as_float32(t), outputs[i], samples, batch);
+        };
+        const tensor wanted = rows(expected[i]);
+        const tensor given = rows(actual[i]);
         result.outputs[i].second.add(wanted.data<float>().first(count),
                                      given.data<float>().first(count));
       }
     }
-    if (!expected.empty() && expected[0].type() == element_type::f32 && expected[0].count() > 0 &&
+    if (!expected.empty() && graph::fits_float(expected[0].type()) && expected[0].count() > 0 &&
         expected[0].count() % batch == 0) {
       const score_rows first(expected, outputs, samples, batch);
       const score_rows second(actual, outputs, samples, batch);

@@ -14,6 +14,7 @@
 #include "calibration_data.hpp"
 #include "commands.hpp"
 #include "comparison.hpp"
+#include "float_model.hpp"
 #include "json_output.hpp"
 #include "nncf_pipeline.hpp"
 #include "samples.hpp"
@@ -41,7 +42,7 @@ int observe(const observe_arguments& a) {
   if (a.threads > 1) {
     runner.parallel = pool.parallel();
   }
-  const graph::model m = graph::read_onnx(a.model, a.read_limits());
+  const graph::model m = read_float_model(a.model, a.read_limits());
   graph::require_writable(a.output);
   std::optional<sample_set> samples;
   if (!a.calibration.empty()) {

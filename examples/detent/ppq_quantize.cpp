@@ -22,11 +22,13 @@
 #include <detent/graph/ppq/setting_json.hpp>
 
 #include "calibration_data.hpp"
+#include "float_model.hpp"
 #include "json_output.hpp"
 #include "overwriting.hpp"
 #include "progress.hpp"
 #include "samples.hpp"
 #include "usage_error.hpp"
+#include "warnings.hpp"
 
 namespace detent_cli {
 namespace {
@@ -96,7 +98,7 @@ json_object states_of(const ppq::quantized_graph& g) {
 
 int quantize_with_ppq(const quantize_arguments& a) {
   const ppq::quantization_setting setting = setting_of(*a.ppq);
-  graph::model m = graph::read_onnx(a.model, a.read_limits());
+  graph::model m = read_float_model(a.model, a.read_limits());
   sample_set samples = open_samples(m, a.calibration, "--calib", a);
   require_data_apart(m, a.model, a.output);
   graph::require_writable(a.output);
@@ -140,8 +142,8 @@ int quantize_with_ppq(const quantize_arguments& a) {
     layers +=
         g.operators[i].is_quantized() && ppq::is_compute_operator(g.network.nodes[i]) ? 1U : 0U;
   }
-  if (layers == 0) {
-    g.warnings.push_back(a.model + " has no layer that was quantized");
+  if (std::string left = layers_left(a.model, g.network, layers); !left.empty()) {
+    g.warnings.push_back(std::move(left));
   }
   for (const std::string& warning : g.warnings) {
     std::fprintf(stderr, "detent: warning: %s\n", detent::one_line(warning).c_str());

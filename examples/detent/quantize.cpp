@@ -24,6 +24,7 @@
 #include "calibration_data.hpp"
 #include "commands.hpp"
 #include "comparison.hpp"
+#include "float_model.hpp"
 #include "json_output.hpp"
 #include "model_output.hpp"
 #include "nncf_pipeline.hpp"
@@ -183,7 +184,7 @@ int quantize(const quantize_arguments& given) {
   if (a.ppq) {
     return quantize_with_ppq(a);
   }
-  graph::model m = graph::read_onnx(a.model, a.read_limits());
+  graph::model m = read_float_model(a.model, a.read_limits());
   const bool is_static = a.approach == "static";
   std::optional<sample_set> samples;
   std::optional<sample_set> validation;
@@ -238,9 +239,11 @@ int quantize(const quantize_arguments& given) {
     std::fprintf(stderr,
                  "detent: warning: bias correction made the outputs worse and was taken back\n");
   }
-  if (o.layers == 0) {
-    std::fprintf(stderr, "detent: warning: %s has no layer that was quantized\n", a.model.c_str());
-  } else if (!a.calibration.empty() && !was_read && a.report.empty()) {
+  const std::string left = layers_left(a.model, m, o.layers);
+  if (!left.empty()) {
+    std::fprintf(stderr, "detent: warning: %s\n", detent::one_line(left).c_str());
+  }
+  if (o.layers > 0 && !a.calibration.empty() && !was_read && a.report.empty()) {
     std::fprintf(stderr, "detent: warning: nothing has used the samples of --calib\n");
   }
   if (!a.report.empty()) {

@@ -25,6 +25,7 @@
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/parallel.hpp>
 
+#include "float_model.hpp"
 #include "json_output.hpp"
 #include "labelled_data.hpp"
 #include "model_output.hpp"
@@ -69,7 +70,7 @@ struct outcome {
 class training_run {
  public:
   explicit training_run(const train_arguments& a)
-      : a_(a), o_(a.options), pool_(a.threads), model_(graph::read_onnx(a.model, a.read_limits())) {
+      : a_(a), o_(a.options), pool_(a.threads), model_(read_float_model(a.model, a.read_limits())) {
     require_data_apart(model_, a.model, a.output);
     graph::require_writable(a.output);
     if (!a.report.empty()) {

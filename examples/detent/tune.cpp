@@ -25,6 +25,7 @@
 
 #include "calibration_data.hpp"
 #include "evaluator.hpp"
+#include "float_model.hpp"
 #include "json_output.hpp"
 #include "model_output.hpp"
 #include "overwriting.hpp"
@@ -343,7 +344,7 @@ class tuning_run {
 }  // namespace
 
 int tune(const quantize_arguments& a) {
-  graph::model m = graph::read_onnx(a.model, a.read_limits());
+  graph::model m = read_float_model(a.model, a.read_limits());
   return graph::with_file_name(a.model, [&] { return tuning_run(a, std::move(m)).run(); });
 }
 

@@ -3,11 +3,14 @@
 #ifndef DETENT_CLI_WARNINGS_HPP
 #define DETENT_CLI_WARNINGS_HPP
 
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include <detent/error.hpp>
+#include <detent/graph/model/ir.hpp>
+#include <detent/graph/quantize/half_weights.hpp>
 
 namespace detent_cli {
 
@@ -20,6 +23,18 @@ inline void warn_of_nodes_in_float(const std::vector<std::string>& reasons) {
                  detent::one_line(reasons[0]).c_str(),
                  reasons.size() > 1 ? "; --json lists all" : "");
   }
+}
+
+/// What to say of a quantized model: that nothing was quantized, and which layers have weights of
+/// 16 bits; empty if all is well. `file`: where the float model `m` came from. `layers`: how many
+/// layers were quantized.
+inline std::string layers_left(const std::string& file, const detent::graph::model& m,
+                               std::size_t layers) {
+  const std::string reason = detent::graph::half_weights_reason(m);
+  if (layers > 0) {
+    return reason;
+  }
+  return file + " has no layer that was quantized" + (reason.empty() ? reason : ": " + reason);
 }
 
 }  // namespace detent_cli

@@ -180,7 +180,6 @@ inline void run(const graph::model& m) {
       static_cast<void>(runner.run(*inputs));
     }
   });
-  run_with_other_forms(m);
 }
 
 inline void write_and_read_again(const graph::model& m) {

@@ -88,6 +88,16 @@ def floats(name, values):
     return dims + field(2, 1) + field(8, name) + field(9, values.astype(np.float32).tobytes())
 
 
+def halves(name, values):
+    """A constant of 16-bit floats."""
+    dims = b"".join(field(1, d) for d in values.shape)
+    return dims + field(2, 10) + field(8, name) + field(9, values.astype(np.float16).tobytes())
+
+
+def cast(source, result, element):
+    return node("Cast", [source], [result]) + field(5, field(1, "to") + field(3, element) + field(20, 2))
+
+
 def external_floats(name, values, location, offset):
     """A constant whose values are in another file."""
     dims = b"".join(field(1, d) for d in values.shape)
@@ -363,6 +373,51 @@ class CommandLine(unittest.TestCase):
         expected = 10 * np.log10((5 + 100 ** 2) / (6 * 10 ** 2))  # of each of the three rows
         for one in facts["outputs"] + [t for t in facts["tensors"] if t["name"] == "a"]:
             self.assertAlmostEqual(one["snr_db"], expected, places=4)
+
+    def test_models_of_16_bits(self):
+        random = np.random.default_rng(5)
+        weights, x = random.standard_normal((8, 4)), random.standard_normal((6, 8)).astype(np.float16)
+        data = f"x={self.array('x.npy', x)}"
+        forms = [value_info("x", "N", 8, element=10)], [value_info("y", "N", 4, element=10)]
+        layer = [node("MatMul", ["x", "w"], ["p"]), node("Relu", ["p"], ["y"])]
+        path = self.write("half.onnx", model(layer, *forms, [halves("w", weights)]))
+        wrong = self.write("wrong.onnx", model(layer, *forms, [halves("w", -3 * weights)]))
+        facts = json.loads(self.works("compare", path, wrong, "--data", data, "--json"))
+        for one in facts["outputs"] + facts["tensors"]:
+            self.assertLess(one["snr_db"], 5)
+            self.assertGreater(one["max_error"], 1)
+        self.assertIsNotNone(facts["agreement"])
+        self.assertEqual(facts["n"], 6)
+        labels = self.array("l.npy", np.argmax(np.maximum(x @ weights.astype(np.float16), 0), 1))
+        self.assertIn("top1 100.00", self.works("eval", path, "--data", data, "--labels", labels))
+        # Other types are not measured, which is not the same as being equal.
+        whole = self.write("whole.onnx", model([cast("x", "y", 7)], forms[0], [value_info("y", "N", 8, element=7)]))
+        self.assertEqual(self.works("compare", whole, whole, "--data", data).splitlines()[1].split(), ["n/a"] * 3 + ["output", "y"])
+        self.assertIsNone(json.loads(self.works("compare", whole, whole, "--data", data, "--json"))["outputs"][0]["cosine"])
+        # What is quantized computes in float32 between inputs and outputs of 16 bits.
+        for more in ([], ["--method", "minmax"], ["--approach", "dynamic"], ["--approach", "weight-only", "--bits", 8],
+                     ["--pipeline", "nncf"], ["--pipeline", "ppq"]):
+            with self.subTest(more=more):
+                out = self.folder / "quantized.onnx"
+                samples = [] if "dynamic" in more or "weight-only" in more else ["--calib", data]
+                facts = json.loads(self.warns(["half.onnx", "holds floats of 16 bits"], "quantize", path, "-o", out, *samples, *more, "--json"))
+                self.assertEqual(facts["layers"], 1)
+                compared = json.loads(self.works("compare", path, out, "--data", data, "--json"))
+                # NNCF's ranges are means over the samples, which are few here.
+                self.assertGreater(compared["outputs"][0]["snr_db"], 12 if "nncf" in more else 25)
+                self.works("run", out, "--input", data, "-o", self.folder / "out")
+                self.assertEqual(np.load(self.folder / "out" / "y.npy").dtype, np.float16)
+        # Operators that are unknown keep their types.
+        foreign = node("MatMul", ["x", "w"], ["p"]), node("Foo", ["p"], ["y"]) + field(7, "some.domain")
+        strange = self.write("foreign.onnx", model(foreign, *forms, [halves("w", weights)]) + field(8, field(1, "some.domain") + field(2, 1)))
+        self.warns(["has no layer that was quantized", "1 layer has weights of 16 bits", "MatMul", "float16"],
+                   "quantize", strange, "-o", self.folder / "q.onnx", "--approach", "dynamic")
+        # NumPy has no bfloat16.
+        brain = self.write("brain.onnx", model([cast("x", "y", 16)], forms[0], [value_info("y", "N", 8, element=16)]))
+        self.works("run", brain, "--input", data, "-o", self.folder / "brain")
+        y = np.load(self.folder / "brain" / "y.npy")
+        self.assertEqual(y.dtype, np.float32)
+        self.assertLess(np.max(np.abs(y - x) / np.abs(x)), 2.0 ** -8)
 
     def test_scores_of_samples_along_another_axis(self):
         scores = np.zeros((4, 6), np.float32)  # a column for each sample

@@ -478,7 +478,7 @@ def one_release(tool, options, failures, folder):
             (x, [b[:90], scale], {}, "do not fit together"), (x, [b.astype(np.float32), scale], {}, "B of type float"),
             (x, [b, scale[:7]], {}, "7 weight scales for 40 columns"), (x, [b, -scale], {}, "is not a positive"),
             (x, [b, scale], {"per_row": 3}, "per_row is 3"), (x.astype(np.float64), [b, scale], {}, "input 0 of type"),
-            (x.astype(np.float16), [b, scale], {}, "'y' is float16, ONNX Runtime expects float32"),
+            (x.astype(np.float16), [b, scale], {}, "is float16, ONNX Runtime expects float32"),
             (x, [b, None], {}, "b_scale is missing"), (x, [b.ravel().view(np.uint8)], {}, "N is 0"),
             (x, [b.ravel().view(np.uint8)], {"N": 40}, "load"), (infinite, [b, scale], {}, "inf is not finite"),
             (x, [b, scale], {"per_row": 1.5}, "per_row")]:

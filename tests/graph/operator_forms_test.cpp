@@ -3,6 +3,7 @@
 // biases of other shapes, output types that an attribute names, attributes of old opsets. And sizes
 // that are refused, or must end at once.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -240,6 +241,48 @@ TEST_CASE("forms: the output type that an attribute of DequantizeLinear names") 
         element_type::f32);
   check_refused(error_kind::unsupported, {"DequantizeLinear", "output_dtype", "int32"},
                 "DequantizeLinear", {codes, scale(1)}, to(element_type::s32), 23);
+}
+
+TEST_CASE("forms: QuantizeLinear divides in the precision that opset 23 defines") {
+  constexpr element_type f16 = element_type::f16;
+  // In float the quotients are 16.5077 and 3.15625 / 0.7 = 4.509; in float16 16.5, in bfloat16 4.5.
+  const tensor x = halves({2}, {4.19140625F, -4.19140625F});
+  const tensor narrow = halves({}, {0.25390625F});
+  const tensor zero = bytes({}, {100});
+  const auto codes = [&](const std::vector<tensor>& inputs, std::int64_t opset,
+                         const attributes& a = {}) {
+    return values_of<std::uint8_t>(result_of("QuantizeLinear", inputs, a, opset));
+  };
+  const auto precision = [](element_type type) {
+    return attributes{{"precision", number(static_cast<std::int64_t>(type))}};
+  };
+  using expected = std::vector<std::uint8_t>;
+  CHECK(codes({x, narrow, zero}, 21) == expected{117, 83});
+  CHECK(codes({x, narrow, zero}, 23) == expected{116, 84});
+  CHECK(codes({x, narrow, zero}, 23, precision(element_type::f32)) == expected{117, 83});
+  const tensor wide_x = floats({2}, {4.19140625F, -4.19140625F});
+  CHECK(codes({wide_x, narrow, zero}, 23) == expected{116, 84});
+  CHECK(codes({wide_x, scale(0.25390625F), zero}, 23) == expected{117, 83});
+  CHECK(codes({wide_x, scale(0.25390625F), zero}, 23, precision(f16)) == expected{116, 84});
+  // Scales of channels: the second one divides exactly.
+  CHECK(codes({halves({1, 2}, {4.19140625F, 4.0F}), halves({2}, {0.25390625F, 0.5F}),
+               bytes({2}, {100, 1})},
+              23) == expected{116, 9});
+  const std::vector<tensor> real{floats({1}, {3.15625F}), scale(0.7F)};
+  CHECK(codes(real, 23) == expected{5});
+  CHECK(codes(real, 23, precision(element_type::bf16)) == expected{4});
+  // Infinite quotients saturate, and NaN gives the zero point.
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  CHECK(codes({floats({4}, {infinity, -infinity, std::nanf(""), 70000.0F}), scale(0.5F), zero}, 23,
+              precision(f16)) == expected{255, 0, 100, 255});
+  // Floats of 8 bits: 16.5077 and 16.5 are both 16 in E4M3FN.
+  attributes to_float8 = precision(f16);
+  to_float8["output_dtype"] = number(static_cast<std::int64_t>(element_type::f8e4m3fn));
+  CHECK(codes({x, narrow}, 23, to_float8) == expected{0x58, 0xD8});
+  check_refused(error_kind::bad_file, {"QuantizeLinear", "1e-09 is 0 in float16"}, "QuantizeLinear",
+                {wide_x, scale(1e-9F), zero}, precision(f16), 23);
+  check_refused(error_kind::unsupported, {"QuantizeLinear", "precision", "int32"}, "QuantizeLinear",
+                {wide_x, scale(1.0F), zero}, precision(element_type::s32), 23);
 }
 
 TEST_CASE("forms: values that are dequantized to float16 are not taken for float32") {

@@ -20,6 +20,7 @@
 #include <detent/graph/configuration/quantize_as_told.hpp>
 #include <detent/graph/model/onnx_writer.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/rewrite/widen_floats.hpp>
 #include <detent/graph/run/executor.hpp>
 
 #include "../calls.hpp"
@@ -252,7 +253,9 @@ detent_status detent_model_quantize(const detent_model* model, const char* text,
     }
     follow_target();
     report("quantizing", 0, 0);
-    made = new detent_model{graph::quantize_as_told(job, m, source, run).result};
+    graph::model widened = m;  // shares the constants, unless they have 16 bits
+    graph::widen_floats(widened);
+    made = new detent_model{graph::quantize_as_told(job, widened, source, run).result};
   });
 }
 

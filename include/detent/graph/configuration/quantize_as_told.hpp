@@ -19,6 +19,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/automatic_quantization.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
@@ -124,9 +125,8 @@ inline void quantize_statically(const quantization_job& job, const model& m,
                                 const calibration_source& samples, const quantization_run& run,
                                 quantization_outcome& o) {
   // Without a float output there is nothing to measure by.
-  const bool can_be_judged =
-      std::any_of(m.outputs.begin(), m.outputs.end(),
-                  [](const value_info& v) { return v.type == element_type::f32; });
+  const bool can_be_judged = std::any_of(m.outputs.begin(), m.outputs.end(),
+                                         [](const value_info& v) { return fits_float(v.type); });
   if (job.method == "auto" && can_be_judged) {
     automatic_quantization_options options{
         .activations = job.activations, .weights = job.weights, .scope = job.scope};
@@ -160,7 +160,9 @@ inline void quantize_dynamically(const quantization_job& job, const model& m,
   o.result =
       quantize_dynamic(m, options, job.bias_correction == "none" ? calibration_source() : samples);
   for (const node& n : o.result.nodes) {
-    o.layers += n.is("ConvInteger") || n.is("MatMulInteger") ? 1U : 0U;
+    const bool is_layer =
+        n.is("ConvInteger") || n.is("MatMulInteger") || n.op_type == "DynamicQuantizeLSTM";
+    o.layers += is_layer ? 1U : 0U;
   }
 }
 

@@ -59,6 +59,16 @@ namespace detail {
 
 }  // namespace detail
 
+/// Whether float32 holds all values of this type of floats: float32, float16, bfloat16.
+[[nodiscard]] inline bool fits_float(element_type type) noexcept {
+  return type == element_type::f32 || detail::is_half(type);
+}
+
+/// A tensor of a type that fits_float() names as float32: itself, or a converted copy.
+[[nodiscard]] inline tensor as_float32(const tensor& t) {
+  return detail::is_half(t.type()) ? detail::half_to_float(t) : t;
+}
+
 }  // namespace graph
 DETENT_NAMESPACE_END
 

@@ -14,8 +14,10 @@
 
 #include <detent/config.hpp>
 #include <detent/dispatch.hpp>
+#include <detent/float_formats.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/float8_levels.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/ops/quantization_inputs.hpp>
@@ -176,16 +178,53 @@ inline void require_no_float8_offset(const operator_context& c) {
 }
 
 /// QuantizeLinear to floats of 8 bits: y = x / scale, rounded to nearest, ties to even. The
-/// attribute `saturate` says what becomes of overflow.
-inline void quantize_to_float8(operator_context& c, const tensor& x, const scale_layout& layout,
-                               tensor& y) {
+/// attribute `saturate` says what becomes of overflow. `scale_of(i)`: the scale of element i.
+template <class ScaleOf>
+void quantize_to_float8(operator_context& c, const tensor& x, const ScaleOf& scale_of, tensor& y) {
   require_no_float8_offset(c);
-  const std::vector<float> scales = read_scales(c, 1);
   const bool saturate = c.n().get_int("saturate", 1) != 0;
   for_pieces(c, x.count(), cheap_piece, [&](std::size_t begin, std::size_t end) {
-    detail::quantize_float8(
-        x, y, begin, end, [&](std::size_t i) { return scales[layout.scale_of(i)]; }, saturate);
+    detail::quantize_float8(x, y, begin, end, scale_of, saturate);
   });
+}
+
+/// The type in which QuantizeLinear divides: since opset 23 that of the attribute `precision`, or
+/// of the scale if it is absent; float before.
+inline element_type division_type(const operator_context& c) {
+  if (c.opset < 23) {
+    return element_type::f32;
+  }
+  const auto declared = static_cast<element_type>(c.n().get_int("precision", 0));
+  c.require_supported(declared == element_type::undefined || fits_float(declared), "precision ",
+                      shown(declared));
+  return declared == element_type::undefined ? c.inputs[1].type() : declared;
+}
+
+/// x / scale in a type of 16-bit floats: elements, scales and quotients are rounded to it. Throws
+/// bad_file, naming the node, if a scale is 0 or infinite then.
+inline tensor divided_in(element_type type, const operator_context& c, const tensor& x,
+                         const scale_layout& layout) {
+  const auto rounded = [&](float v) {
+    return type == element_type::f16 ? to_float(round_to<float16>(v))
+                                     : to_float(round_to<bfloat16>(v));
+  };
+  std::vector<float> scales = read_scales(c, 1);
+  for (float& s : scales) {
+    const float exact = s;
+    s = rounded(s);
+    c.require(s > 0.0F && std::isfinite(s), "scale ", exact, " is ", s, " in ", shown(type));
+  }
+  tensor quotients(element_type::f32, x.dims());
+  quotients.set_channels_last(x.channels_last());
+  quotients.set_storage(c.allocate(quotients.bytes()));
+  const auto from = x.data<float>();
+  const auto to = quotients.mutable_data<float>();
+  for_pieces(c, to.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      to[i] = rounded(rounded(from[i]) / scales[layout.scale_of(i)]);
+    }
+  });
+  return quotients;
 }
 
 /// DequantizeLinear of floats of 8 bits: y = x * scale, in float.
@@ -221,13 +260,34 @@ inline void run_quantize(operator_context& c) {
       as_float(c, c.outputs[0].channels_last() ? c.inputs[0] : to_plain(c.inputs[0], c.allocate));
   const scale_layout layout(c, x.dims(), c.inputs[1]);
   tensor& y = c.make_output(0);
+  const element_type division = division_type(c);
+  const bool is_divided = detail::is_half(division);
+  const tensor quotients = is_divided ? divided_in(division, c, x, layout) : tensor();
   if (is_float8(y.type())) {
-    quantize_to_float8(c, x, layout, y);
+    if (is_divided) {
+      quantize_to_float8(
+          c, quotients, [](std::size_t) { return 1.0F; }, y);
+    } else {
+      const std::vector<float> scales = read_scales(c, 1);
+      quantize_to_float8(
+          c, x, [&](std::size_t i) { return scales[layout.scale_of(i)]; }, y);
+    }
     return;
   }
   const grid levels = type_grid(c, y.type());
   using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t>;
   for_type(c, integers{}, unpacked_type(y.type()), [&]<class Q>() {
+    if (is_divided) {
+      const auto zero_points = read_zero_points(c, 2, c.inputs[1].count());
+      const auto codes = y.mutable_data<Q>();
+      for_pieces(c, codes.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+          codes[i] = static_cast<Q>(reference::quantize(
+              quotients.data<float>()[i], {1.0F, zero_points[layout.scale_of(i)]}, levels));
+        }
+      });
+      return;
+    }
     const auto from = layout.view<const float>(x.data<float>().data());
     const auto to = layout.view<Q>(y.mutable_data<Q>().data());
     layout.with_parameters(

@@ -30,6 +30,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/automatic_quantization_options.hpp>
 #include <detent/graph/quantize/automatic_search.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -82,7 +83,7 @@ automatic_quantization(const model& float_model, const calibration_source& sampl
       float_model, options.scope, [&](const model& runnable, const quantization_scope& scope) {
         const auto returns_float = [](const model& m) {
           return std::any_of(m.outputs.begin(), m.outputs.end(), [](const value_info& v) {
-            return v.type == element_type::f32 || v.type == element_type::undefined;
+            return fits_float(v.type) || v.type == element_type::undefined;
           });
         };
         if (!returns_float(runnable) && returns_float(float_model)) {

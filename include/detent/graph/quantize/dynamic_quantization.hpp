@@ -32,6 +32,7 @@
 #include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
@@ -329,7 +330,7 @@ DETENT_GRAPH_DECL model quantize_dynamic(model m, const dynamic_quantization_opt
   const std::set<std::size_t> layers(plan.layers().begin(), plan.layers().end());
   const bool can_be_judged =
       std::any_of(plan.float_model().outputs.begin(), plan.float_model().outputs.end(),
-                  [](const value_info& v) { return v.type == element_type::f32; });
+                  [](const value_info& v) { return fits_float(v.type); });
   if (!samples || layers.empty() || !can_be_judged ||
       !unsupported_nodes(plan.float_model()).empty()) {
     const detail::find_layer_weights one_by_one = [&](std::size_t i) {

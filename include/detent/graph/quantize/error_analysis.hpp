@@ -18,6 +18,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -108,14 +109,16 @@ class signal_error {
 }
 
 /// Adds the outputs of one run of each model to `errors`, one for each output. Outputs that are not
-/// float32 in both, or that differ in size, are skipped. Both runs must have as many outputs as
-/// `errors`.
+/// floats of 32 or 16 bits in both, or that differ in size, are skipped. Both runs must have as
+/// many outputs as `errors`.
 inline void add_outputs(std::span<signal_error> errors, std::span<const tensor> reference,
                         std::span<const tensor> other) {
   for (std::size_t i = 0; i < errors.size(); ++i) {
-    if (reference[i].type() == element_type::f32 && other[i].type() == element_type::f32 &&
+    if (fits_float(reference[i].type()) && fits_float(other[i].type()) &&
         other[i].count() == reference[i].count()) {
-      errors[i].add(reference[i].data<float>(), other[i].data<float>());
+      const tensor expected = as_float32(reference[i]);
+      const tensor actual = as_float32(other[i]);
+      errors[i].add(expected.data<float>(), actual.data<float>());
     }
   }
 }
@@ -160,7 +163,7 @@ class output_judge {
     }
     require(!expected_.empty(), error_kind::invalid_argument, "there are no calibration samples");
     const bool any = std::any_of(expected_[0].begin(), expected_[0].end(),
-                                 [](const tensor& t) { return t.type() == element_type::f32; });
+                                 [](const tensor& t) { return fits_float(t.type()); });
     require(any, error_kind::unsupported, "the model returns no float tensor to judge by");
   }
 

@@ -32,6 +32,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
@@ -172,8 +173,8 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
       options.judge_samples > 0 &&
       std::any_of(float_model.outputs.begin(), float_model.outputs.end(), [&](const value_info& v) {
         const auto known = q.plan.known().find(v.name);
-        return v.type == element_type::f32 ||
-               (known != q.plan.known().end() && known->second.type() == element_type::f32);
+        return fits_float(v.type) ||
+               (known != q.plan.known().end() && fits_float(known->second.type()));
       });
   if (!is_judged) {
     static_cast<void>(

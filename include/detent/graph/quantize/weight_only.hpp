@@ -41,6 +41,7 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/half_weights.hpp>
 #include <detent/graph/quantize/layer_input_statistics.hpp>
 #include <detent/graph/quantize/nbits_constants.hpp>
 #include <detent/graph/quantize/operator_rules.hpp>
@@ -256,8 +257,12 @@ class weight_only_quantizer {
       }
       layers_.push_back({i, found->second});
     }
-    require(!layers_.empty(), error_kind::invalid_argument,
-            "the model has no MatMul or Gemm with constant float32 weights that may be quantized");
+    if (layers_.empty()) {
+      const std::string reason = half_weights_reason(m_);
+      raise(error_kind::invalid_argument,
+            "the model has no MatMul or Gemm with constant float32 weights that may be quantized" +
+                (reason.empty() ? reason : ": " + reason));
+    }
   }
 
   /// The block size for K = `depth`: a block that is larger than K would only be padded.

@@ -25,6 +25,7 @@
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/smooth_quant.hpp>
+#include <detent/graph/rewrite/widen_floats.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/shape_inference.hpp>
