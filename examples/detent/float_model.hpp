@@ -12,12 +12,18 @@
 
 namespace detent_cli {
 
-/// Reads a model whose floats of 16 bits, if it has any, become float32, of which a warning tells.
+/// Reads a model whose floats of 16 bits, if it has any, become float32 if that is possible. A
+/// warning tells of either.
 [[nodiscard]] inline detent::graph::model read_float_model(
     const std::string& path, const detent::graph::read_limits& limits) {
   detent::graph::model m = detent::graph::read_onnx(path, limits);
   const bool is_changed =
       detent::graph::with_file_name(path, [&] { return detent::graph::widen_floats(m); });
+  const std::string obstacle = is_changed ? std::string() : detent::graph::widening_obstacle(m);
+  if (!obstacle.empty()) {
+    std::fprintf(stderr, "detent: warning: %s holds floats of 16 bits that stay as they are: %s\n",
+                 detent::one_line(path).c_str(), detent::one_line(obstacle).c_str());
+  }
   if (is_changed) {
     std::fprintf(stderr,
                  "detent: warning: %s holds floats of 16 bits; it is made a model of float32 "

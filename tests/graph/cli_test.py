@@ -410,7 +410,7 @@ class CommandLine(unittest.TestCase):
         # Operators that are unknown keep their types.
         foreign = node("MatMul", ["x", "w"], ["p"]), node("Foo", ["p"], ["y"]) + field(7, "some.domain")
         strange = self.write("foreign.onnx", model(foreign, *forms, [halves("w", weights)]) + field(8, field(1, "some.domain") + field(2, 1)))
-        self.warns(["has no layer that was quantized", "1 layer has weights of 16 bits", "MatMul", "float16"],
+        self.warns(["foreign.onnx holds floats of 16 bits that stay as they are: some.domain.Foo node", "has no layer that was quantized", "1 layer has weights of 16 bits", "MatMul", "float16"],
                    "quantize", strange, "-o", self.folder / "q.onnx", "--approach", "dynamic")
         # NumPy has no bfloat16.
         brain = self.write("brain.onnx", model([cast("x", "y", 16)], forms[0], [value_info("y", "N", 8, element=16)]))

@@ -21,6 +21,7 @@
 #include <detent/graph/quantize/weight_only.hpp>
 #include <detent/graph/rewrite/widen_floats.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
@@ -199,6 +200,89 @@ TEST_CASE("widen_floats: models that stay as they are") {
   bits.input("x", {2}, element_type::f16);
   bits.output(bits.add("BitCast", {"x"}, {{"to", number(5)}}), element_type::s16);
   stays(bits.get());
+  // What has no operator, or looks at bits, is named.
+  CHECK(graph::widening_obstacle(real.get()).empty());
+  CHECK(graph::widening_obstacle(residual_network(r, element_type::bf16)).empty());
+  CHECK(graph::widening_obstacle(foreign).find("some.domain.Relu node 'Relu_") == 0);
+  CHECK(graph::widening_obstacle(bits.get()).find("BitCast node 'BitCast_0' looks at") == 0);
+  model_builder body(17);
+  body.output(body.add("Foo", {"x"}, {}, "some.domain"), element_type::f16);
+  model_builder outer(17);
+  outer.input("x", {2}, element_type::f16);
+  outer.input("flag", {}, element_type::boolean);
+  const auto branch = graph::attribute::of(static_cast<graph::graph_body>(body.get()));
+  outer.output(outer.add("If", {"flag"}, {{"then_branch", branch}, {"else_branch", branch}}),
+               element_type::f16);
+  CHECK(graph::widening_obstacle(outer.get()).find("some.domain.Foo node") == 0);
+  stays(outer.get());
+  // A function of the model that is called like an operator of the library.
+  graph::model own = residual_network(r, element_type::f16);
+  own.nodes[1].domain = "com.microsoft";
+  own.nodes[1].op_type = "QuickGelu";
+  own.opsets["com.microsoft"] = 1;
+  own.functions.push_back({"com.microsoft", "QuickGelu", ""});
+  CHECK(graph::widening_obstacle(own).find("com.microsoft.QuickGelu") == 0);
+  // An input of 16 bits that is also an output, beside a network of float32.
+  model_builder beside(17);
+  beside.input("x", {2});
+  beside.input("h", {2}, element_type::f16);
+  beside.output(beside.add("Relu", {"x"}));
+  beside.output("h", element_type::f16);
+  stays(beside.get());
+}
+
+TEST_CASE("widen_floats: statistics, outputs that are listed twice, many captured values") {
+  constexpr element_type bf16 = element_type::bf16;
+  random_source r(94);
+  INFO("seed ", r.seed());
+  model_builder b(20);
+  b.input("x", {2, 8}, bf16);
+  b.constant("s", half(random_floats(r, {8}, 0.5F, 2.0F), bf16));
+  const std::string y = b.add("LayerNormalization", {"x", "s"}, {{"stash_type", number(16)}});
+  b.get().nodes.back().outputs = {y, "mean"};
+  const std::string centred = b.add("Sub", {"x", "mean"});
+  b.output(centred, bf16);
+  b.output(y, bf16);
+  b.output(centred, bf16);
+  graph::model wide = b.get();
+  REQUIRE(graph::widen_floats(wide));
+  graph::sort_and_check(wide);
+  CHECK(graph::infer_shapes(wide).at("mean").type() == element_type::f32);
+  const tensors x{{"x", half(random_floats(r, {2, 8}, -2.0F, 2.0F), bf16)}};
+  const std::vector<tensor> expected = outputs_of(b.get(), x);
+  const std::vector<tensor> actual = outputs_of(wide, x);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(distance_of(actual[i], expected[i]) < 0.02);
+  }
+  // A sub-graph in a sub-graph takes many inputs; one name is that of a value of its own.
+  constexpr int many = 300;
+  model_builder inner(20);
+  model_builder around(20);
+  model_builder outer(20);
+  std::string sum = "own";
+  inner.constant("own", half(floats({1}, {0.5F}), bf16));
+  for (int i = 0; i < many; ++i) {
+    const std::string name = "v" + std::to_string(i);
+    outer.input(name, {1}, bf16);
+    sum = inner.add("Max", {sum, name});
+  }
+  inner.output(sum, bf16);
+  outer.input("flag", {}, element_type::boolean);
+  const auto both = [](const model_builder& body) {
+    const auto branch = graph::attribute::of(static_cast<graph::graph_body>(body.get()));
+    return attributes{{"then_branch", branch}, {"else_branch", branch}};
+  };
+  around.output(around.add("If", {"flag"}, both(inner)), bf16);
+  outer.output(outer.add("If", {"flag"}, both(around)), bf16);
+  graph::model nested = outer.get();
+  REQUIRE(graph::widen_floats(nested));
+  graph::sort_and_check(nested);
+  tensors inputs{{"flag", make_tensor(element_type::boolean, {}, std::vector<std::uint8_t>{1})}};
+  for (int i = 0; i < many; ++i) {
+    inputs["v" + std::to_string(i)] = half(floats({1}, {static_cast<float>(i % 7)}), bf16);
+  }
+  CHECK(values_of<std::uint16_t>(outputs_of(nested, inputs)[0]) ==
+        values_of<std::uint16_t>(half(floats({1}, {6.0F}), bf16)));
 }
 
 TEST_CASE("models of 16-bit floats are quantized as those of float32") {
@@ -222,6 +306,12 @@ TEST_CASE("models of 16-bit floats are quantized as those of float32") {
       CHECK(distance_of(outputs_of(graph::for_execution(quantized), s)[0], actual) < 0.01);
     }
   };
+  graph::static_quantization_options named;
+  named.activations.overrides["x"].method = "minmax";
+  check_graph_error(
+      error_kind::invalid_argument,
+      {"activation 'x' has parameters", "not quantized; 'x_float32' is"},
+      [&] { static_cast<void>(graph::static_quantization(wide, samples_source(samples), named)); });
   const graph::quantization q = graph::static_quantization(wide, samples_source(samples), {});
   CHECK(q.plan.layers().size() == 2);
   check(q.result, 0.05);

@@ -98,9 +98,11 @@ class qdq_writer {
       for (std::size_t slot = 0; slot < n.inputs.size(); ++slot) {
         n.inputs[slot] = input_of(i, slot);
       }
+      std::map<std::string, std::string> captured;
       for (const std::string& value : captured_values(n)) {
-        graph::detail::replace_captured(n, value, stored_name(value));
+        captured[value] = stored_name(value);
       }
+      graph::detail::replace_captured(n, captured);
       for (std::string& output : n.outputs) {
         const auto renamed = out_.computed.find(output);
         output = renamed == out_.computed.end() ? output : renamed->second;

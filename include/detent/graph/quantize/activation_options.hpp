@@ -103,8 +103,11 @@ namespace detail {
 inline void require_override(const quantization_plan& plan, const std::string& name,
                              const activation_override& own, const observer_options& options,
                              const observer_registry& observers) {
+  // What widen_floats() calls the value of an input or output of 16 bits.
+  const std::string inner = name + "_float32";
   require(plan.values().count(name) != 0, error_kind::invalid_argument, "activation '", name,
-          "' has parameters of its own, but is not quantized");
+          "' has parameters of its own, but is not quantized",
+          plan.values().count(inner) != 0 ? "; '" + inner + "' is" : "");
   require(plan.root(name) == name, error_kind::invalid_argument, "activation '", name,
           "' has parameters of its own, but is made by moving elements of '", plan.root(name),
           "': it has those");

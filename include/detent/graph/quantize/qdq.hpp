@@ -113,11 +113,13 @@ class qdq_writer {
         }
       }
       // Sub-graphs capture the values that float operators take.
+      std::map<std::string, std::string> captured;
       for (const std::string& name : captured_values(n)) {
         if (dequantized_.count(name) != 0 && !plan_.is_also_float(name)) {
-          replace_captured(n, name, dequantized_[name]);
+          captured[name] = dequantized_[name];
         }
       }
+      replace_captured(n, captured);
       if (is_layer) {
         quantize_layer(n, entry_of(params_, left, "parameters for the activation").scale,
                        layer->second);

@@ -96,22 +96,37 @@ namespace detail {
   });
 }
 
-/// Makes the sub-graphs of a node that capture `from` capture `to` instead. None of them may have a
-/// value of its own with the name `to`; is_hidden() checks that.
-inline void replace_captured(node& n, const std::string& from, const std::string& to) {
-  if (captured_values(n).count(from) == 0) {
+/// Gives the values that the sub-graphs of a node capture the names that `names` has for them. No
+/// sub-graph may have a value of its own with one of the new names; renaming::may_rename() checks
+/// that.
+inline void replace_captured(node& n, const std::map<std::string, std::string>& names) {
+  if (names.empty()) {
     return;
   }
   change_bodies(n, [&](graph_body& body) {
-    if (captured_values(body).count(from) == 0) {
-      return;  // the name is that of a value of its own
+    // Other names are those of values of the sub-graph's own.
+    std::map<std::string, std::string> captured;
+    for (const std::string& name : captured_values(body)) {
+      const auto found = names.find(name);
+      if (found != names.end()) {
+        captured.insert(*found);
+      }
     }
+    if (captured.empty()) {
+      return;
+    }
+    const auto replace = [&](std::string& name) {
+      const auto found = captured.find(name);
+      name = found == captured.end() ? name : found->second;
+    };
     for (node& within : body.nodes) {
-      std::replace(within.inputs.begin(), within.inputs.end(), from, to);
-      replace_captured(within, from, to);
+      std::for_each(within.inputs.begin(), within.inputs.end(), replace);
+      if (has_bodies(within)) {
+        replace_captured(within, captured);
+      }
     }
     for (value_info& v : body.outputs) {
-      v.name = v.name == from ? to : v.name;
+      replace(v.name);
     }
   });
 }
@@ -181,12 +196,14 @@ class renaming {
           name = name_of(name);
         }
       }
+      std::map<std::string, std::string> captured;
       for (const std::string& name : captured_values(n)) {
         const std::string& now = name_of(name);
         if (now != name) {
-          replace_captured(n, name, now);
+          captured[name] = now;
         }
       }
+      replace_captured(n, captured);
     }
   }
 

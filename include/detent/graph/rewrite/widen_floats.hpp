@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,23 +30,31 @@ namespace graph {
 
 /// Rewrites a model that holds float16 or bfloat16 so that it computes in float32, the only floats
 /// that are quantized: constants are converted, which is exact, and values between the nodes are no
-/// longer rounded to 16 bits. Inputs and outputs keep their types behind Casts. Sub-graphs are
-/// rewritten, too. Constants take twice the memory.
+/// longer rounded to 16 bits. Sub-graphs are rewritten, too. Constants take twice the memory.
+/// Inputs and outputs keep their names and types: the nodes take and make NAME_float32 (with a
+/// number behind it if there is such a name), and a Cast stands between the two.
 ///
 /// Returns whether the model was changed. It is not if it has no 16-bit floats but for inputs and
-/// outputs behind Casts, if a node, also in a sub-graph, has no operator in `registry`, so that
-/// nothing is known of its types, or if a BitCast looks at bits. Throws what infer_shapes() throws.
+/// outputs behind Casts, if widening_obstacle() names a node, or if values would keep 16 bits
+/// because an operator makes them whatever its inputs are. Throws what infer_shapes() throws.
 DETENT_GRAPH_DECL bool widen_floats(model& m,
                                     const operator_registry& registry = default_operators());
+
+/// Why widen_floats() leaves a model of 16-bit floats as it is: the first node, also in a
+/// sub-graph, that has no operator in `registry`, so that nothing is known of the types that it
+/// takes, or that is a BitCast, which looks at bits. Empty if there is none, or if there are no
+/// 16-bit floats to widen.
+[[nodiscard]] DETENT_GRAPH_DECL std::string widening_obstacle(
+    const model& m, const operator_registry& registry = default_operators());
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 namespace detail {
 
-/// Whether an attribute names a type of floats of 16 bits: those of Cast, EyeLike, ConstantOfShape,
-/// QuantizeLinear, DequantizeLinear, Attention and their like.
+/// Whether an attribute names a type of floats of 16 bits: those of Cast, EyeLike, QuantizeLinear,
+/// DequantizeLinear, LayerNormalization, Attention and their like.
 [[nodiscard]] inline bool names_half(const std::string& key, const attribute& a) {
-  static constexpr std::array<std::string_view, 5> keys{"to", "dtype", "output_dtype", "precision",
-                                                        "softmax_precision"};
+  static constexpr std::array<std::string_view, 6> keys{
+      "to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type"};
   return a.kind == attribute::kind_type::i &&
          std::find(keys.begin(), keys.end(), key) != keys.end() &&
          is_half(static_cast<element_type>(a.i));
@@ -72,9 +82,12 @@ namespace detail {
   return holds;
 }
 
-/// Whether a model holds floats of 16 bits other than in inputs that only Casts to float32 take,
-/// and in outputs that Casts make.
+/// Whether a model holds floats of 16 bits other than in inputs that only Casts to float32 take, in
+/// outputs that Casts make, and in outputs that are inputs.
 [[nodiscard]] inline bool computes_in_half(const model& m) {
+  if (!holds_half(m)) {
+    return false;
+  }
   const links l(m);
   const auto casts_to = [](const node& n, bool (*is_type)(element_type)) {
     return n.is("Cast") && is_type(static_cast<element_type>(n.get_int("to", 0)));
@@ -89,8 +102,10 @@ namespace detail {
   }
   for (value_info& v : inner.outputs) {
     const std::size_t i = l.producer(v.name);
-    if (i != links::none && l.consumers(v.name).empty() &&
-        casts_to(m.nodes[i], [](element_type type) { return is_half(type); })) {
+    if (i == links::none) {
+      v.type = element_type::f32;  // an input, or a constant, which counts itself
+    } else if (l.consumers(v.name).empty() &&
+               casts_to(m.nodes[i], [](element_type type) { return is_half(type); })) {
       v.type = element_type::f32;
       inner.nodes[i].attributes.clear();
     }
@@ -98,15 +113,25 @@ namespace detail {
   return holds_half(inner);
 }
 
-/// Whether widen_floats() knows the types that all nodes take and give.
-[[nodiscard]] inline bool may_widen(const graph_body& g, const operator_registry& registry) {
-  return std::all_of(g.nodes.begin(), g.nodes.end(), [&](const node& n) {
-    bool may = registry.find(n.domain, n.op_type) != nullptr && !n.is("BitCast");
+/// widening_obstacle() of the nodes of a graph of `m`.
+[[nodiscard]] inline std::string obstacle_in(const model& m, const graph_body& g,
+                                             const operator_registry& registry) {
+  for (const node& n : g.nodes) {
+    if (m.function_of(n) != nullptr || registry.find(n.domain, n.op_type) == nullptr) {
+      return n.label() + " has no operator here, so the types that it takes are unknown";
+    }
+    if (n.is("BitCast")) {
+      return n.label() + " looks at the bits of floats";
+    }
+    std::string inner;
     for_each_body(n, [&](const std::string&, const graph_body& body) {
-      may = may && may_widen(body, registry);
+      inner = inner.empty() ? obstacle_in(m, body, registry) : inner;
     });
-    return may;
-  });
+    if (!inner.empty()) {
+      return inner;
+    }
+  }
+  return {};
 }
 
 inline void widen_constant(tensor& t) {
@@ -158,10 +183,15 @@ inline void widen_body(graph_body& g) {
 
 }  // namespace detail
 
+DETENT_GRAPH_DECL std::string widening_obstacle(const model& m, const operator_registry& registry) {
+  return detail::computes_in_half(m) ? detail::obstacle_in(m, m, registry) : std::string();
+}
+
 DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry) {
-  if (!detail::computes_in_half(m) || !detail::may_widen(m, registry)) {
+  if (!detail::computes_in_half(m) || !detail::obstacle_in(m, m, registry).empty()) {
     return false;
   }
+  const model original = m;
   // Outputs whose type is not declared may have 16 bits, too.
   const std::map<std::string, tensor> before = infer_shapes(m, {}, registry);
   const auto type_of = [&](const value_info& v) {
@@ -170,22 +200,25 @@ DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry)
                                                                       : v.type;
   };
   detail::widen_body(m);
+  const links used(m);
   unused_names names(m);
   detail::renaming renamed(m);
   std::vector<node> nodes;
   std::vector<node> last;
+  std::set<std::string> inputs;
   for (const value_info& v : m.inputs) {
-    if (detail::is_half(v.type)) {
+    inputs.insert(v.name);
+    if (detail::is_half(v.type) && !used.consumers(v.name).empty()) {
       const std::string inner = names.take(v.name + "_float32");
       renamed.rename(v.name, inner);
       nodes.push_back(detail::cast_node(v.name, inner, element_type::f32));
     }
   }
+  std::set<std::string> outputs;
   for (const value_info& v : m.outputs) {
-    const bool is_input = std::any_of(m.inputs.begin(), m.inputs.end(),
-                                      [&](const value_info& in) { return in.name == v.name; });
-    if (!detail::is_half(type_of(v)) || is_input || renamed.name_of(v.name) != v.name) {
-      continue;  // an output that is an input, or is listed twice
+    const bool is_new = outputs.insert(v.name).second;  // an output may be listed twice
+    if (!is_new || !detail::is_half(type_of(v)) || inputs.count(v.name) != 0) {
+      continue;
     }
     const std::string inner = names.take(v.name + "_float32");
     renamed.rename(v.name, inner);
@@ -202,8 +235,14 @@ DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry)
   std::move(m.nodes.begin(), m.nodes.end(), std::back_inserter(nodes));
   std::move(last.begin(), last.end(), std::back_inserter(nodes));
   m.nodes = std::move(nodes);
-  // What were conversions to and from 16 bits are copies now.
   const std::map<std::string, tensor> after = infer_shapes(m, {}, registry);
+  for (const auto& [name, t] : after) {
+    if (detail::is_half(t.type()) && inputs.count(name) == 0 && outputs.count(name) == 0) {
+      m = original;
+      return false;
+    }
+  }
+  // What were conversions to and from 16 bits are copies now.
   for (node& n : m.nodes) {
     if (n.is("Cast") && n.get_int("to", 0) == static_cast<std::int64_t>(element_type::f32)) {
       const auto known = after.find(n.inputs[0]);
