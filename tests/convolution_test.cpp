@@ -380,6 +380,25 @@ TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
   }
 }
 
+TEST_CASE("convolution: depthwise, 3 x 3 on lines of every length") {
+  // Floats are computed in groups of four pixels or, with eight channels, of four pairs of pixels.
+  random_source random(10);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  for (const std::size_t channels : {8U, 16U, 24U}) {
+    for (std::size_t width = 1; width <= 27; ++width) {
+      geometry g;
+      g.f = {channels, channels, channels, 3, 3};
+      g.w.in_height = random.size(1, 4);
+      g.w.in_width = width;
+      g.w.stride_width = random.chance(70) ? 1 : 2;
+      g.w.pad_top = g.w.pad_bottom = 1;
+      g.w.pad_left = g.w.pad_right = width < 3 ? 2 : random.size(0, 2);
+      check(random, g, memory);
+    }
+  }
+}
+
 TEST_CASE("convolution: depthwise, filters that go line by line") {
   random_source random(14);
   INFO("seed ", random.seed());

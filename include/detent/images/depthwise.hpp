@@ -421,11 +421,13 @@ void for_depthwise_rows(const T* input, const filter_shape& f, const window& w, 
                         const convolution_output<Out>& output, const parallel_for& parallel,
                         const Kernel& kernel) {
   const std::size_t pixels_per_task = (std::min)(std::size_t{256}, output.most_pixels());
-  // In narrow images many pixels are at the ends of rows; they cost more than a padded copy.
+  // In narrow images many pixels are at the ends of rows. They cost more than a padded copy, but
+  // for floats of more than a vector of channels.
   constexpr std::size_t narrow = 16;
+  constexpr std::size_t few_channels = sizeof(T) == 1 ? static_cast<std::size_t>(-1) : 16;
   std::optional<padded_images<T>> images;
   window moved = w;
-  if (w.out_width(f) < narrow) {
+  if (w.out_width(f) < narrow && f.in_channels <= few_channels) {
     images.emplace(input, f, w, padding, 0, parallel);
     moved = images->window();
   } else if (is_planar(w.input_layout, f.in_channels, w.in_height * w.in_width)) {

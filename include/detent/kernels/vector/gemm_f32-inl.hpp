@@ -236,6 +236,60 @@ HWY_INLINE void depthwise_f32_run(const depthwise_f32_args& d, const depthwise_r
   }
 }
 
+/// How far things that follow each other lie apart in a product with filters of three rows of three
+/// taps: the results of a group, what they read, and the taps of a row.
+struct three_by_three_steps {
+  std::size_t pixel, tap, out;
+};
+
+/// Computes kVectors vectors of results with filters of three rows of three taps, whose rows begin
+/// at x. The chains of a group hide each other's latency.
+template <std::size_t kVectors, bool kWhole>
+HWY_INLINE void depthwise_f32_group(const depthwise_f32_args& d, const float_vector (&w)[9],
+                                    float_vector bias, const float* const (&x)[3],
+                                    const three_by_three_steps& step, std::size_t to,
+                                    std::size_t count) noexcept {
+  float_vector sum[kVectors];
+  DETENT_UNROLL for (std::size_t q = 0; q < kVectors; ++q) { sum[q] = bias; }
+  DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
+    DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
+      DETENT_UNROLL for (std::size_t q = 0; q < kVectors; ++q) {
+        sum[q] = hn::MulAdd(load_channels<kWhole>(x[r] + q * step.pixel + i * step.tap, count),
+                            w[3 * r + i], sum[q]);
+      }
+    }
+  }
+  DETENT_UNROLL for (std::size_t q = 0; q < kVectors; ++q) {
+    store_channels<kWhole>(d, sum[q], to + q * step.out, count);
+  }
+}
+
+/// Computes `vectors` vectors of results, group by group.
+template <bool kWhole>
+HWY_INLINE void depthwise_f32_groups(const depthwise_f32_args& d, const float_vector (&w)[9],
+                                     float_vector bias, const float* (&x)[3],
+                                     const three_by_three_steps& step, std::size_t to,
+                                     std::size_t vectors, std::size_t count) noexcept {
+  std::size_t v = 0;
+  for (; v + 4 <= vectors; v += 4, to += 4 * step.out) {
+    depthwise_f32_group<4, kWhole>(d, w, bias, x, step, to, count);
+    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) { x[r] += 4 * step.pixel; }
+  }
+  switch (vectors - v) {
+    case 3:
+      depthwise_f32_group<3, kWhole>(d, w, bias, x, step, to, count);
+      break;
+    case 2:
+      depthwise_f32_group<2, kWhole>(d, w, bias, x, step, to, count);
+      break;
+    case 1:
+      depthwise_f32_group<1, kWhole>(d, w, bias, x, step, to, count);
+      break;
+    default:
+      break;
+  }
+}
+
 /// Pixels first .. end - 1 of a run, of filters of three rows of three taps that lie side by side
 /// (depthwise_f32_args::row_taps): the nine weights stay in registers.
 template <bool kWhole>
@@ -243,9 +297,7 @@ HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise
                                     std::size_t first, std::size_t end, std::size_t c) noexcept {
   const float_tag df;
   const std::size_t channels = d.rows.channels;
-  const std::size_t count = channels - c;  // of a vector that is not whole
   const std::size_t step = d.rows.step;
-  const float_vector bias = hn::LoadU(df, d.bias + c);
   float_vector w[9];
   DETENT_UNROLL for (std::size_t t = 0; t < 9; ++t) {
     w[t] = hn::LoadU(df, d.weights + t * d.channel_stride + c);
@@ -254,32 +306,31 @@ HWY_INLINE void depthwise_f32_three(const depthwise_f32_args& d, const depthwise
   DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
     x[r] = d.rows.taps[run.tap + 3 * r] + first * step + c;
   }
-  std::size_t to = (run.pixel + first) * channels + c;
-  std::size_t p = first;
-  for (; p + 4 <= end; p += 4, to += 4 * channels) {
-    float_vector sum[4] = {bias, bias, bias, bias};
-    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
-        DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
-          sum[q] = hn::MulAdd(load_channels<kWhole>(x[r] + q * step + i * channels, count),
-                              w[3 * r + i], sum[q]);
-        }
-      }
-      x[r] += 4 * step;
-    }
-    DETENT_UNROLL for (std::size_t q = 0; q < 4; ++q) {
-      store_channels<kWhole>(d, sum[q], to + q * channels, count);
-    }
+  depthwise_f32_groups<kWhole>(d, w, hn::LoadU(df, d.bias + c), x, {step, channels, channels},
+                               (run.pixel + first) * channels + c, end - first, channels - c);
+}
+
+/// The same for all pixels of a run with half as many channels as a vector has lanes, which lie
+/// side by side in input and output: a vector holds two pixels.
+HWY_INLINE void depthwise_f32_pairs(const depthwise_f32_args& d,
+                                    const depthwise_run& run) noexcept {
+  const float_tag df;
+  const hn::Half<float_tag> dh;
+  constexpr std::size_t channels = lanes / 2;
+  const auto twice = [&](const float* from) HWY_ATTR {
+    const auto half = hn::LoadU(dh, from);
+    return hn::Combine(df, half, half);
+  };
+  float_vector w[9];
+  DETENT_UNROLL for (std::size_t t = 0; t < 9; ++t) {
+    w[t] = twice(d.weights + t * d.channel_stride);
   }
-  for (; p < end; ++p, to += channels) {
-    float_vector sum = bias;
-    DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) {
-      DETENT_UNROLL for (std::size_t i = 0; i < 3; ++i) {
-        sum = hn::MulAdd(load_channels<kWhole>(x[r] + i * channels, count), w[3 * r + i], sum);
-      }
-      x[r] += step;
-    }
-    store_channels<kWhole>(d, sum, to, count);
+  const float* x[3];
+  DETENT_UNROLL for (std::size_t r = 0; r < 3; ++r) { x[r] = d.rows.taps[run.tap + 3 * r]; }
+  depthwise_f32_groups<true>(d, w, twice(d.bias), x, {lanes, channels, lanes}, run.pixel * channels,
+                             run.pixels / 2, 0);
+  if (run.pixels % 2 != 0) {
+    depthwise_f32_three<false>(d, run, run.pixels - 1, run.pixels, 0);
   }
 }
 
@@ -289,6 +340,10 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
     const depthwise_run& run = d.rows.runs[r];
     std::size_t c = 0;
     if (three && run.pixels > 1) {
+      if (lanes == 16 && 2 * d.rows.channels == lanes && d.rows.step == d.rows.channels) {
+        depthwise_f32_pairs(d, run);
+        continue;
+      }
       constexpr std::size_t most = 40;
       for (std::size_t p = 0; p < run.pixels; p += most) {
         const std::size_t end = p + most < run.pixels ? p + most : run.pixels;
