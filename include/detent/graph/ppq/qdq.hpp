@@ -25,6 +25,7 @@
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/renaming.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN

@@ -23,6 +23,7 @@
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/renaming.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
 

@@ -27,6 +27,7 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/rewrite/node_pattern.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/renaming.hpp>
 #include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 #include <detent/graph/run/unsupported_nodes.hpp>

@@ -21,7 +21,7 @@
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/half_tensor.hpp>
-#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/renaming.hpp>
 #include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
