@@ -116,9 +116,11 @@ DETENT_C_API void detent_quantize_options_init(detent_quantize_options* options)
  * files and threads are not for it. An empty text means the defaults. `samples` has sample_count *
  * detent_model_input_count() calibration tensors: all inputs of the first run, in the order of the
  * model, then those of the second one, and so on; the library copies what it keeps. It may be null
- * if sample_count is 0 and the approach needs none. `options` may be null. On success, `*result`
- * is a new model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT for null, a text
- * that is wrong (the message has the line), and samples that are missing or do not fit the model;
+ * if sample_count is 0 and the approach needs none. A model of float16 or bfloat16 computes in
+ * float32 afterwards, with inputs and outputs of the types that it had, if all its operators are
+ * known (graph/rewrite/widen_floats.hpp). `options` may be null. On success, `*result` is a new
+ * model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT for null, a text that is
+ * wrong (the message has the line), and samples that are missing or do not fit the model;
  * DETENT_SHAPE_MISMATCH for tensors whose bytes do not fit their shape; DETENT_UNSUPPORTED for
  * operators that cannot be run; DETENT_CANCELLED if the progress function said so. */
 DETENT_C_API detent_status detent_model_quantize(const detent_model* model, const char* text,
