@@ -943,6 +943,138 @@ TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
   CHECK(recent.get().opset() == 15);
 }
 
+TEST_CASE("opset: rows of Softmax with open dimensions, types of bounds, masks, ends of slices") {
+  test::random_source r(10);
+  INFO("seed ", r.seed());
+  const auto check = [&](model_builder& b, const tensors& inputs) {
+    graph::model upgraded = b.get();
+    graph::upgrade_opset(upgraded);
+    graph::sort_and_check(upgraded);
+    const std::vector<tensor> expected = test::outputs_of(b.get(), inputs);
+    const std::vector<tensor> found = test::outputs_of(upgraded, inputs);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(found[i].type() == expected[i].type());
+      REQUIRE(found[i].dims() == expected[i].dims());
+      CHECK(std::equal(found[i].raw(), found[i].raw() + found[i].bytes(), expected[i].raw()));
+    }
+    return upgraded;
+  };
+  // An open dimension may be 1, but need not.
+  for (const char* op : {"Softmax", "LogSoftmax", "Hardmax"}) {
+    for (const shape& dims :
+         {shape{-1, -1, -1}, shape{5, -1, -1}, shape{5, 4, -1}, shape{-1, 4, 3}, shape{-1, 4, 1}}) {
+      INFO(op, " ", graph::to_string(dims));
+      model_builder b(11);
+      b.input("x", dims);
+      b.output(b.add(op, {"x"}, {{"axis", number(1)}}));
+      const bool is_one_row = dims[2] == 1;
+      const tensor x = random_floats(r, {5, 4, is_one_row ? 1 : 3}, -3.0F, 3.0F);
+      CHECK(check(b, {{"x", x}}).nodes.size() == (is_one_row ? 1U : 4U));
+    }
+  }
+  const tensor wide =
+      make_tensor(element_type::f64, {2, 3}, std::vector<double>{-3, -1, 0, 1, 2, 5});
+  const tensor narrow =
+      graph::detail::float_to_half(test::floats({2, 3}, {-3, -1, 0, 1, 2, 5}), element_type::f16);
+  for (const tensor& x : {wide, narrow}) {
+    model_builder clip(10);
+    clip.input("x", {2, 3}, x.type());
+    clip.output(clip.add("Clip", {"x"}, {{"min", real(-1.5F)}, {"max", real(1.5F)}}), x.type());
+    check(clip, {{"x", x}});
+    model_builder pad(10);
+    pad.input("x", {2, 3}, x.type());
+    pad.output(pad.add("Pad", {"x"}, {{"pads", list({1, 0, 0, 2})}, {"value", real(1.5F)}}),
+               x.type());
+    check(pad, {{"x", x}});
+    if (x.type() == element_type::f64) {  // the mask is of the type of the data
+      model_builder drop(9);
+      drop.input("x", {2, 3}, x.type());
+      drop.add("Dropout", {"x"});
+      drop.get().nodes[0].outputs = {"y", "mask"};
+      drop.output("y", x.type());
+      drop.output(drop.add("Neg", {"mask"}), x.type());
+      check(drop, {{"x", x}});
+    }
+  }
+  constexpr std::int64_t int_max = std::numeric_limits<std::int32_t>::max();
+  for (const std::int64_t end : {int_max, std::numeric_limits<std::int64_t>::max()}) {
+    for (const element_type type : {element_type::s64, element_type::s32}) {
+      model_builder b(10);
+      b.input("x", {5, 2});
+      const auto integers = [&](const char* name, const std::vector<std::int64_t>& values) {
+        if (type == element_type::s64) {
+          return b.constant(name, values);
+        }
+        std::vector<std::int32_t> short_values;
+        for (const std::int64_t v : values) {
+          short_values.push_back(static_cast<std::int32_t>(
+              std::clamp<std::int64_t>(v, std::numeric_limits<std::int32_t>::min(), int_max)));
+        }
+        return b.constant(name, make_tensor(type, {2}, short_values));
+      };
+      b.output(
+          b.add("Slice", {"x", integers("starts", {3, -int_max - 1}), integers("ends", {end, end}),
+                          integers("axes", {0, 1}), integers("steps", {1, -1})}));
+      const tensors inputs{{"x", random_floats(r, {5, 2}, -3.0F, 3.0F)}};
+      check(b, inputs);
+      // The same with nodes in the place of initializers, and in a sub-graph.
+      model_builder nodes(10);
+      nodes.input("x", {5, 2});
+      for (const auto& [name, t] : b.get().initializers) {
+        graph::attribute value;
+        value.kind = graph::attribute::kind_type::t;
+        value.t = t;
+        nodes.add("Constant", {}, {{"value", value}});
+        nodes.get().nodes.back().outputs = {name};
+      }
+      nodes.output(nodes.add("Slice", {"x", "starts", "ends", "axes", "steps"}));
+      check(nodes, inputs);
+      model_builder body(10);
+      body.output(body.add("Slice", {"x", "starts", "ends", "axes", "steps"}));
+      body.get().initializers = b.get().initializers;
+      model_builder outer(10);
+      outer.input("x", {5, 2});
+      outer.constant("flag", make_tensor(element_type::boolean, {}, std::vector<std::uint8_t>{1}));
+      const auto branch = graph::attribute::of(static_cast<graph::graph_body>(body.get()));
+      outer.output(outer.add("If", {"flag"}, {{"then_branch", branch}, {"else_branch", branch}}));
+      check(outer, inputs);
+    }
+  }
+}
+
+TEST_CASE("a BatchNormalization in training is not folded") {
+  for (const std::int64_t opset : {9, 13}) {
+    for (const std::size_t named : {0U, 1U, 2U, 4U}) {
+      INFO("opset ", opset, ", output ", named);
+      model_builder b(opset);
+      b.input("x", {2, 3, 4, 4});
+      test::random_source r(11);
+      b.constant("w", random_floats(r, {2, 3, 1, 1}, -1.0F, 1.0F));
+      for (const char* name : {"s", "b", "m", "v"}) {
+        b.constant(name, random_floats(r, {2}, 0.5F, 1.0F));
+      }
+      const std::string conv = b.add("Conv", {"x", "w"});
+      const std::string y = b.add("BatchNormalization", {conv, "s", "b", "m", "v"});
+      graph::node& last = b.get().nodes.back();
+      last.outputs.resize(named + 1);
+      if (named > 0) {
+        last.outputs[named] = "statistics";
+      }
+      b.output(y);
+      graph::model folded = b.get();
+      graph::fold_batch_norm(folded);
+      CHECK(folded.nodes.size() == (named == 0 ? 1U : 2U));
+      if (named > 0) {
+        check_graph_error(
+            error_kind::unsupported, {"BatchNormalization", "training", "opset"}, [&] {
+              graph::executor executor(folded);
+              static_cast<void>(executor.run({{"x", random_floats(r, {2, 3, 4, 4}, -1.0F, 1.0F)}}));
+            });
+      }
+    }
+  }
+}
+
 TEST_CASE("opset: models of version 9 to 18 compute the same in 19") {
   test::random_source r(9);
   INFO("seed ", r.seed());

@@ -1440,6 +1440,25 @@ TEST_CASE("nncf::place_quantizers: beside a constant, quantizers stay that have 
   }
 }
 
+TEST_CASE("nncf::quantize: the scales of Resize are no data") {
+  test::random_source r(224);
+  INFO("seed ", r.seed());
+  model_builder b(13);
+  b.input("x", {1, 1, 3, 4});
+  b.input("roi", {0});
+  b.input("scales", {4});
+  b.output(b.add("Resize", {"x", "roi", "scales"},
+                 {{"nearest_mode", test::text("floor")},
+                  {"coordinate_transformation_mode", test::text("asymmetric")}}));
+  const tensors one{{"x", test::random_floats(r, {1, 1, 3, 4}, -1.0F, 1.0F)},
+                    {"roi", test::floats({0}, {})},
+                    {"scales", test::floats({4}, {1.0F, 1.0F, 0.4F, 2.0F})}};
+  const nncf::quantization q =
+      nncf::quantize(b.get(), nncf::dataset(std::vector<tensors>{one, one}));
+  CHECK(count(q.result, "QuantizeLinear") == 1);
+  CHECK(test::outputs_of(q.result, one)[0].dims() == shape{1, 1, 1, 8});
+}
+
 TEST_CASE("nncf: groups of quantizers, and models without some of them") {
   test::random_source r(223);
   INFO("seed ", r.seed());

@@ -479,7 +479,7 @@ class weight_compressor {
     }
     require(failed.empty(), error_kind::invalid_argument, "group size ", group_size_,
             " does not divide the weights of ", failed,
-            "; group_size_fallback_mode can make it ignore or adjust them");
+            "; group_size_fallback_mode (--group-size-fallback) can ignore or adjust them");
   }
 
   [[nodiscard]] compressed_weights report_of(const constant& c) const {

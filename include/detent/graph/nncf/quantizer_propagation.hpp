@@ -158,7 +158,10 @@ class quantizer_propagation {
       }
       for (std::size_t k = 0; k < g_.vertices[v].sources.size(); ++k) {
         const quantizer_place place{v, k};
-        const bool skipped = r.kind == "Attention" && source(place).port >= attention_operands_;
+        // The region and the scales of Resize are no data; NNCF itself quantizes those that are
+        // inputs of the model, which makes images of other sizes.
+        const bool skipped = (r.kind == "Attention" && source(place).port >= attention_operands_) ||
+                             (r.kind == "Resize" && source(place).port > 0);
         if (!source(place).is_integer && !skipped) {
           moving_quantizer q{r.options, place, {v}, {place}, {v}, {place}};
           queue_.push_back(add(std::move(q)));

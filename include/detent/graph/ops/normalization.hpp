@@ -92,12 +92,16 @@ struct line {
 }
 
 inline void infer_batch_normalization(operator_context& c) {
-  c.require_supported(c.opset >= 14 || !c.has_output(1),
+  bool has_more = false;
+  for (std::size_t i = 1; i < c.n().outputs.size(); ++i) {
+    has_more = has_more || c.has_output(i);
+  }
+  c.require_supported(c.opset >= 14 || !has_more,
                       "training is not supported before opset 14; this is opset ", c.opset);
   c.require_supported(c.opset >= 9 || c.n().get_int("spatial", 1) != 0,
                       "spatial=0 is not supported");
   const bool training = trains_statistics(c);
-  c.require(training || !c.has_output(1), "has more than one output, which is for training");
+  c.require(training || !has_more, "has more than one output, which is for training");
   infer_like_input(c);
   if (training) {
     c.require(c.input(0).count() > 0, "no elements to take statistics of");

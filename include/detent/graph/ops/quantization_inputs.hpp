@@ -248,8 +248,10 @@ inline const epilogue_options& cached_epilogue(const operator_context& c,
                                                std::optional<epilogue_options>& kept) {
   if (!kept ||
       !c.are_constant({at.lhs_scale, at.lhs_zero_point, at.out_scale, at.out_zero_point})) {
-    kept = product_epilogue(c, at);
-    kept->lhs_zero_point = read_zero_points(c, at.lhs_zero_point, 1)[0];
+    kept.reset();
+    epilogue_options options = product_epilogue(c, at);
+    options.lhs_zero_point = read_zero_points(c, at.lhs_zero_point, 1)[0];
+    kept = options;  // whole, or not at all: a later run may follow one that failed
   }
   return *kept;
 }

@@ -146,7 +146,7 @@ struct sign {
     if (x > T{0}) {
       return T{1};
     }
-    return x < T{0} ? static_cast<T>(-1) : x;  // zero and NaN stay
+    return x < T{0} ? static_cast<T>(-1) : x == T{0} ? T{0} : x;  // NaN stays
   }
 };
 
@@ -302,7 +302,7 @@ template <class T>
   }
 }
 
-/// x + bias below -lambd, x - bias above lambd, 0 between.
+/// x + bias below -lambd, x - bias above lambd, 0 between and for NaN.
 struct shrink {
   static constexpr std::string_view name = "Shrink";
   using types = float_types;
@@ -318,7 +318,7 @@ struct shrink {
     if (x > static_cast<T>(lambd)) {
       return x - static_cast<T>(bias);
     }
-    return x == x ? T{0} : x;
+    return T{0};
   }
 };
 
@@ -395,7 +395,7 @@ struct thresholded_relu {
   explicit thresholded_relu(const node& n) : alpha(n.get_float("alpha", 1.0F)) {}
   template <class T>
   [[nodiscard]] T operator()(T x) const {
-    return x <= static_cast<T>(alpha) ? T{0} : x;
+    return x > static_cast<T>(alpha) ? x : T{0};  // also for NaN
   }
 };
 

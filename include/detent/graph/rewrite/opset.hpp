@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -22,6 +24,8 @@
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -42,11 +46,18 @@ class opset_upgrade {
     require_no_calls(m_);
     m_.functions.clear();  // nothing calls them, and their operators are of the old opset
     known_ = infer_shapes(m_);
+    const auto has_rows = [](const node& n) { return is_softmax(n); };
+    if (from_ < 13 && std::any_of(m_.nodes.begin(), m_.nodes.end(), has_rows)) {
+      shapes_.emplace(m_);
+    }
     names_ = unused_names(m_);
+    enter(m_);
     std::vector<node> nodes = std::move(m_.nodes);
     upgrade_all(nodes);
-    // A value of a sub-graph may have the name of another value, so shapes are not looked up there.
+    // A value of a sub-graph may have the name of another value, so that neither types nor shapes
+    // are looked up there.
     known_.clear();
+    shapes_.reset();
     for (node& n : nodes) {
       upgrade_bodies(n);
     }
@@ -86,11 +97,45 @@ class opset_upgrade {
       return;
     }
     change_bodies(n, [&](graph_body& body) {
+      const std::map<std::string, tensor> outside = constants_;
+      enter(body);
       upgrade_all(body.nodes);
       for (node& within : body.nodes) {
         upgrade_bodies(within);
       }
+      constants_ = outside;
     });
+  }
+
+  /// Takes note of the constants of a graph, for upgrade_ends_of_slice(). Names of the graph's own
+  /// values hide those outside of it.
+  void enter(const graph_body& g) {
+    if (from_ != 10) {
+      return;
+    }
+    for (const value_info& v : g.inputs) {
+      constants_.erase(v.name);
+    }
+    for (const node& n : g.nodes) {
+      for (const std::string& name : n.outputs) {
+        constants_.erase(name);
+      }
+      const attribute* const value = n.is("Constant") ? n.find("value") : nullptr;
+      if (value != nullptr && value->t.has_data() && n.outputs.size() == 1) {
+        constants_[n.outputs[0]] = value->t;
+      }
+    }
+    for (const auto& [name, t] : g.initializers) {
+      constants_[name] = t;
+    }
+  }
+  [[nodiscard]] const tensor* constant_of(const std::string& name) const {
+    const auto found = constants_.find(name);
+    return found == constants_.end() ? nullptr : &found->second;
+  }
+
+  [[nodiscard]] static bool is_softmax(const node& n) {
+    return n.is("Softmax") || n.is("LogSoftmax") || n.is("Hardmax");
   }
 
   void upgrade(node& n, std::vector<node>& before) {
@@ -142,8 +187,13 @@ class opset_upgrade {
       ints_attribute_to_input(n, "axes", 1);
     } else if (n.op_type == "Split") {
       ints_attribute_to_input(n, "split", 1);
+    } else if (n.op_type == "Slice" && from_ == 10) {
+      upgrade_ends_of_slice(n);
     } else if (n.op_type == "Dropout" && from_ < 12) {
       n.attributes.erase("ratio");
+      if (from_ < 10 && n.outputs.size() > 1 && !n.outputs[1].empty()) {
+        upgrade_mask(n);
+      }
     } else if (n.op_type == "BatchNormalization") {
       require(n.get_int("spatial", 1) == 1, error_kind::unsupported, n.label(),
               ": spatial = 0 cannot be upgraded to opset 13");
@@ -152,7 +202,7 @@ class opset_upgrade {
       upgrade_image_scaler(n, before);
     } else if (n.op_type == "Upsample" || (n.op_type == "Resize" && from_ < 11)) {
       upgrade_resize(n);
-    } else if (n.op_type == "Softmax" || n.op_type == "LogSoftmax" || n.op_type == "Hardmax") {
+    } else if (is_softmax(n)) {
       upgrade_softmax(n, before);
     }
   }
@@ -181,13 +231,68 @@ class opset_upgrade {
     }
     n.inputs[i] = std::move(name);
   }
+  /// The type of a value; float32 if it is not known.
+  [[nodiscard]] element_type type_of(const std::string& value) const {
+    const auto found = known_.find(value);
+    return found == known_.end() || found->second.type() == element_type::undefined
+               ? element_type::f32
+               : found->second.type();
+  }
+  /// The attribute becomes a constant of the type of the node's first input.
   void float_attribute_to_input(node& n, const char* key, std::size_t i) {
     if (const attribute* a = n.find(key)) {
       const float value = a->f;
-      set_input(n, i,
-                constant(n, key, tensor::of<float>(element_type::f32, {}, std::span(&value, 1))));
+      const element_type type = type_of(n.inputs[0]);
+      const tensor single = tensor::of<float>(element_type::f32, {}, std::span(&value, 1));
+      const double wide = static_cast<double>(value);
+      set_input(
+          n, i,
+          constant(n, key,
+                   is_half(type)               ? float_to_half(single, type)
+                   : type == element_type::f64 ? tensor::of<double>(type, {}, std::span(&wide, 1))
+                                               : single));
       n.attributes.erase(key);
     }
+  }
+  /// In opset 10, the largest integer stands for the end of the dimension in either direction;
+  /// later, the smallest one does so backwards. Ends that are not constant stay.
+  void upgrade_ends_of_slice(node& n) {
+    const tensor* ends = n.inputs.size() > 4 ? constant_of(n.inputs[2]) : nullptr;
+    const tensor* steps = ends != nullptr ? constant_of(n.inputs[4]) : nullptr;
+    if (steps == nullptr || ends->count() != steps->count()) {
+      return;
+    }
+    const auto replace = [&]<class T>(T) {
+      std::vector<T> values(ends->data<T>().begin(), ends->data<T>().end());
+      bool is_changed = false;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool to_the_end =
+            values[i] == (std::numeric_limits<T>::max)() ||
+            static_cast<std::int64_t>(values[i]) == (std::numeric_limits<std::int32_t>::max)();
+        if (to_the_end && steps->data<T>()[i] < 0) {
+          values[i] = (std::numeric_limits<T>::min)();
+          is_changed = true;
+        }
+      }
+      if (is_changed) {
+        n.inputs[2] = constant(n, "ends", tensor::of<T>(ends->type(), ends->dims(), values));
+      }
+    };
+    if (ends->type() == element_type::s64 && steps->type() == element_type::s64) {
+      replace(std::int64_t{});
+    } else if (ends->type() == element_type::s32 && steps->type() == element_type::s32) {
+      replace(std::int32_t{});
+    }
+  }
+  /// Before opset 10, the mask of Dropout had the type of its data.
+  void upgrade_mask(node& n) {
+    node cast;
+    cast.op_type = "Cast";
+    cast.attributes["to"] = attribute::of(static_cast<std::int64_t>(type_of(n.inputs[0])));
+    cast.inputs = {names_.take(n.outputs[1] + "_bool")};
+    cast.outputs = {n.outputs[1]};
+    n.outputs[1] = cast.inputs[0];
+    after_.push_back(std::move(cast));
   }
   void ints_attribute_to_input(node& n, const char* key, std::size_t i) {
     if (const attribute* a = n.find(key)) {
@@ -255,9 +360,11 @@ class opset_upgrade {
     if (axis == -1 || axis == rank - 1) {
       return;
     }
-    bool one_row = rank > 0;  // trailing dimensions of extent 1 make no difference
-    for (std::int64_t i = axis + 1; i < rank; ++i) {
-      one_row = one_row && in->second.dim(static_cast<std::size_t>(i)) == 1;
+    // Trailing dimensions of extent 1 make no difference; open ones may be larger.
+    const std::optional<shape> dims = rank > 0 ? shapes_->dims(n.inputs[0]) : std::nullopt;
+    bool one_row = dims.has_value();
+    for (std::int64_t i = axis + 1; one_row && i < rank; ++i) {
+      one_row = (*dims)[static_cast<std::size_t>(i)] == 1;
     }
     if (one_row) {
       n.attributes["axis"] = attribute::of(axis);
@@ -287,6 +394,8 @@ class opset_upgrade {
   std::int64_t from_, to_;
   std::vector<node> after_;
   std::map<std::string, tensor> known_;
+  std::optional<value_shapes> shapes_;
+  std::map<std::string, tensor> constants_;  // that the nodes being upgraded see; of opset 10
   unused_names names_;
 };
 

@@ -334,6 +334,17 @@ DETENT_GRAPH_DECL void fold_batch_norm(model& m,
                                        std::vector<folded_normalization>* found = nullptr);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
+namespace detail {
+
+/// Whether a node makes its first output alone. A BatchNormalization before opset 14 that makes
+/// others is in training.
+[[nodiscard]] inline bool has_one_output(const node& n) {
+  return std::all_of(n.outputs.begin() + 1, n.outputs.end(),
+                     [](const std::string& name) { return name.empty(); });
+}
+
+}  // namespace detail
+
 DETENT_GRAPH_DECL void fold_batch_norm(model& m, std::vector<folded_normalization>* found) {
   if (!detail::has_any(m, {"BatchNormalization"})) {
     return;
@@ -350,7 +361,7 @@ DETENT_GRAPH_DECL void fold_batch_norm(model& m, std::vector<folded_normalizatio
     const std::size_t next = detail::sole_consumer(m, l, i);
     if (next == links::none || !m.nodes[next].is("BatchNormalization") ||
         m.nodes[next].inputs.size() != 5 || m.nodes[next].inputs[0] != n.outputs[0] ||
-        m.nodes[next].get_int("training_mode", 0) != 0) {
+        m.nodes[next].get_int("training_mode", 0) != 0 || !detail::has_one_output(m.nodes[next])) {
       continue;
     }
     const node& bn = m.nodes[next];

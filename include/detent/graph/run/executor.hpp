@@ -31,6 +31,7 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/apply_node.hpp>
 #include <detent/graph/run/executor_options.hpp>
+#include <detent/graph/run/packed_constants.hpp>
 #include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/run_resources.hpp>
 #include <detent/graph/run/subgraph_runner.hpp>
@@ -86,9 +87,10 @@ class executor {
                  true, registry) {}
 
   /// Prepares another executor of the model of `of`, with options of its own: both may run at the
-  /// same time on different threads. What `of` has packed from constants in earlier runs is shared,
-  /// not made again; sub-graphs are an exception. `of` must not run during the call; it may end
-  /// before the new executor.
+  /// same time on different threads. What one of them has packed from constants in its first run is
+  /// shared by all that begin to run later, not made again; sub-graphs are an exception. Executors
+  /// that begin at the same time pack each for itself, and share one result afterwards. `of` may
+  /// run during the call, and end before the new executor.
   DETENT_GRAPH_DECL executor(const executor& of, executor_options options);
 
   /// Not copyable: a copy would have to say how it runs, as the constructor above does.
@@ -133,6 +135,16 @@ class executor {
     std::unique_ptr<detail::subgraph_runner> subgraphs;
     std::vector<std::size_t> captured;  // slots of the values that the sub-graphs capture
   };
+
+  /// Calls f(i, constant inputs, state, inputs) for each step i.
+  template <class F>
+  void for_each_state(const F& f) {
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      step& s = steps_[i];
+      f(i, std::span<const bool>(s.constant.get(), s.inputs.size()), s.state,
+        std::span<tensor>(s.arguments.values));
+    }
+  }
 
   /// `is_outermost`: the executor is not that of a sub-graph, so its runs begin with no work done.
   DETENT_GRAPH_DECL executor(model m, std::shared_ptr<detail::run_resources> resources,
@@ -196,6 +208,8 @@ class executor {
   std::vector<bool> constant_;
   std::vector<std::size_t> input_slots_, output_slots_;  // in the order of the model's lists
   std::vector<step> steps_;
+  std::shared_ptr<detail::packed_constants> packed_;  // shared with executors of the same model
+  bool has_run_ = false;                              // to the end, so that all is packed
   bool has_values_ = false;  // slots hold values of a run that is going on or has thrown
 };
 
@@ -281,20 +295,15 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
       steps_[last_use[value]].last_use_of.push_back(value);
     }
   }
+  if (is_outermost_) {
+    packed_ = std::make_shared<detail::packed_constants>(steps_.size());
+  }
 }
 
 DETENT_GRAPH_DECL executor::executor(const executor& of, executor_options options)
     : executor(of.model_, std::make_shared<detail::run_resources>(std::move(options), true), true,
                *of.registry_) {
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const step& from = of.steps_[i];
-    steps_[i].state = from.state ? from.state->share() : nullptr;
-    for (std::size_t k = 0; k < from.inputs.size(); ++k) {
-      if (from.constant[k]) {  // in the order of elements and the type that the operator took
-        steps_[i].arguments.values[k] = from.arguments.values[k];
-      }
-    }
-  }
+  packed_ = of.packed_;
 }
 
 DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, tensor>& inputs,
@@ -324,6 +333,11 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
   if (is_outermost_) {
     resources_->work.iterations = 0;
     resources_->work.multiply_adds = 0;
+    if (!has_run_) {
+      for_each_state([&](std::size_t i, auto constant, auto& state, auto values) {
+        packed_->take(i, constant, state, values);
+      });
+    }
   }
   for (step& s : steps_) {
     for (std::size_t i = 0; i < s.inputs.size(); ++i) {
@@ -382,6 +396,12 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
     }
   }
   has_values_ = false;
+  if (is_outermost_ && !has_run_) {
+    for_each_state([&](std::size_t i, auto constant, auto& state, auto values) {
+      packed_->exchange(i, constant, state, values);
+    });
+    has_run_ = true;
+  }
   return outputs;
 }
 
