@@ -20,12 +20,14 @@
 namespace {
 
 std::atomic<std::size_t> allocations{0};
-/// How many allocations of half a MiB or more may follow before one fails; negative: none fails.
+/// How many allocations of `least_failing` bytes or more may follow before one fails; negative:
+/// none fails.
 std::atomic<int> large_ones_left{-1};
+std::atomic<std::size_t> least_failing{std::size_t{1} << 19U};
 
 void* counted(std::size_t size, std::size_t alignment) {
   ++allocations;
-  if (large_ones_left >= 0 && size >= std::size_t{1} << 19U && large_ones_left-- == 0) {
+  if (large_ones_left >= 0 && size >= least_failing && large_ones_left-- == 0) {
     throw std::bad_alloc();
   }
   const std::size_t rounded = (size + alignment) / alignment * alignment;  // not 0
@@ -135,6 +137,88 @@ TEST_CASE("products allocate nothing when the same sizes come again") {
     check_product<std::int8_t, std::int8_t>(49, 17, 40, -128);
     check_product<std::int8_t, detent::bfloat16>(3, 80, 300, 0);
   });
+}
+
+namespace {
+
+/// Calls change(copy of `before`) with the first, the second, ... allocation failing until none
+/// does, and check(copy) after each that failed. Returns how many did.
+template <class T, class Change, class Check>
+int with_failing_allocations(const T& before, const Change& change, const Check& check) {
+  int failed = 0;
+  least_failing = 1;
+  for (bool threw = true; threw; failed += threw ? 1 : 0) {
+    T changed = before;
+    threw = false;
+    large_ones_left = failed;
+    try {
+      change(changed);
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    large_ones_left = -1;
+    if (threw) {
+      check(changed);
+    }
+  }
+  least_failing = std::size_t{1} << 19U;
+  return failed;
+}
+
+/// Values of few or many magnitudes.
+std::vector<float> values_around(random_source& r, int lowest, int highest, std::size_t count) {
+  std::vector<float> x(count);
+  for (float& v : x) {
+    v = std::ldexp(r.real(-1.0F, 1.0F), r.integer(lowest, highest));
+  }
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("a histogram for which memory does not suffice has counted whole blocks") {
+  random_source r(31);
+  INFO("seed ", r.seed());
+  for (const detent::bin_storage storage :
+       {detent::bin_storage::sparse, detent::bin_storage::dense}) {
+    detent::histogram empty(storage);
+    detent::histogram before(storage);
+    before.observe(values_around(r, 0, 1, 500));
+    const std::vector<float> near = values_around(r, -20, 1, 2000);
+    std::vector<float> above = values_around(r, -3, 12, 2000);
+    above[7] = std::numeric_limits<float>::infinity();
+    above[9] = std::numeric_limits<float>::quiet_NaN();
+    detent::histogram other(storage);
+    other.observe(above);
+    const std::uint64_t twice[] = {2};
+    const auto changes_nothing = [&](const detent::histogram& h, const auto& change) {
+      const std::vector<std::byte> expected = h.save();
+      return with_failing_allocations(h, change, [&](const detent::histogram& after) {
+        CHECK(after.save() == expected);
+        CHECK_NOTHROW(static_cast<void>(detent::histogram::load(after.save())));
+      });
+    };
+    int failed = 0;
+    for (const detent::histogram* h : {&empty, &before}) {
+      failed += changes_nothing(*h, [&](detent::histogram& to) { to.observe(near); });
+      failed += changes_nothing(*h, [&](detent::histogram& to) { to.observe(above); });
+      failed += changes_nothing(*h, [&](detent::histogram& to) { to.merge(other); });
+      failed += changes_nothing(*h, [&](detent::histogram& to) { to = other; });
+      failed += changes_nothing(
+          *h, [&](detent::histogram& to) { to.observe(std::span(above.data(), 1), twice); });
+    }
+    CHECK(failed >= 8);
+    // Of several blocks, the first ones may have been counted.
+    std::vector<float> blocks = near;
+    blocks.insert(blocks.end(), above.begin(), above.end());
+    blocks.insert(blocks.end(), above.begin(), above.end());
+    CHECK(with_failing_allocations(
+              before, [&](detent::histogram& to) { to.observe(blocks); },
+              [&](const detent::histogram& after) {
+                CHECK((after.count() - before.count()) % 2048 == 0);
+                CHECK_NOTHROW(static_cast<void>(detent::histogram::load(after.save())));
+              }) > 0);
+  }
 }
 
 TEST_CASE("weights in slices after memory did not suffice") {

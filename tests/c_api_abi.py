@@ -103,17 +103,19 @@ def interface(cc, libraries):
 
 
 def differences(recorded, now):
-    """Sentences on what differs. A structure that only became longer breaks nothing: programs state its size."""
+    """Sentences on what differs. A structure that only became longer breaks nothing if programs state its size, as
+    they do in a first field of that name."""
     found = []
+    sized = {line.split()[1].rstrip(":") for line in recorded if re.match(r"fields \w+: size_t size;", line)}
     new_sizes = dict(line.rsplit(" ", 1) for line in now if line.startswith("size "))
     for line in sorted(set(recorded) - set(now)):
         grown = False
         if line.startswith("size "):
             key, size = line.rsplit(" ", 1)
-            grown = int(new_sizes.get(key, 0)) > int(size)
+            grown = key.split()[1] in sized and int(new_sizes.get(key, 0)) > int(size)
         elif line.startswith("fields "):
             # The offsets and widths of old fields have lines of their own; their types begin this one.
-            grown = any(other.startswith(line) for other in now)
+            grown = line.split()[1].rstrip(":") in sized and any(other.startswith(line) for other in now)
         found.append(("addition: changed " if grown else "break: gone or changed: ") + line)
     found += ["addition: " + line for line in sorted(set(now) - set(recorded))]
     return found
@@ -144,9 +146,13 @@ def main():
         moved = [line if line != offset else line + "0" for line in recorded]
         gone = recorded + ["export libdetent_c.so.0.1 detent_gone@@DETENT_0.1"]
         grown = [line for line in recorded if line != recorded[-1]]
-        seen = [any(d.startswith("break") for d in differences(record, now)) for record in (moved, gone)]
-        seen += [bool(differences(grown, now))]
-        print("sees a moved field, a function that is gone, an addition:", seen)
+        sizes = [line for line in recorded if line.startswith("size detent_scheme ")]
+        longer = [line if line not in sizes else "size detent_scheme 4" for line in recorded]
+        old = [line if not line.startswith("size detent_epilogue ") else "size detent_epilogue 8" for line in recorded]
+        seen = [any(d.startswith("break") for d in differences(record, now)) for record in (moved, gone, longer)]
+        seen += [bool(differences(grown, now)), not any(d.startswith("break") for d in differences(old, now))]
+        print("sees a moved field, a function that is gone, a structure without size that grew, an addition, and that "
+              "a structure with size may grow:", seen)
         return 0 if all(seen) else 1
     found = wrong + differences(recorded, now)
     for line in found:

@@ -109,6 +109,33 @@ static void models(void) {
   detent_model_free(NULL);
 }
 
+/* Structures of a program that was compiled with an older header. */
+static void older_programs(void) {
+  detent_model *model = NULL, *quantized = NULL;
+  detent_graph_limits limits;
+  detent_quantize_options o;
+  detent_graph_limits_init(&limits);
+  limits.max_tensor_bytes = 16; /* of outputs */
+  CHECK(detent_model_read(file, &limits, &model) == DETENT_OK);
+  detent_model_free(model);
+  model = NULL;
+  limits.size = offsetof(detent_graph_limits, max_constant_tensor_bytes); /* of constants, too */
+  CHECK_ERROR(detent_model_read(file, &limits, &model), DETENT_BAD_FILE, "16");
+  limits.max_tensor_bytes = 1 << 20;
+  limits.max_constant_tensor_bytes = 16; /* which the older header does not have */
+  CHECK(detent_model_read(file, &limits, &model) == DETENT_OK);
+  detent_graph_limits_init(&limits);
+  limits.max_constant_tensor_bytes = 16;
+  CHECK_ERROR(detent_model_read(file, &limits, &quantized), DETENT_BAD_FILE, "16");
+  detent_quantize_options_init(&o);
+  o.size = offsetof(detent_quantize_options, outcome);
+  memset(&o.outcome, 0xA5, sizeof o.outcome);
+  CHECK(detent_model_quantize(model, "approach: dynamic", 17, NULL, 0, &o, &quantized) ==
+        DETENT_OK);
+  detent_model_free(quantized);
+  detent_model_free(model);
+}
+
 /* Counts its calls and ends the job with the given one. */
 typedef struct steps {
   int calls, last;
@@ -314,6 +341,101 @@ static void errors_of_quantization(void) {
   detent_model_free(model);
 }
 
+/* Writes the values 2^k with a sign, as float16: what the model below multiplies. */
+static void powers_as_float16(uint16_t* bits, size_t count) {
+  size_t i;
+  for (i = 0; i < count; ++i) {
+    bits[i] = (uint16_t)((i % 2 == 0 ? 0x3800 : 0xbc00) + (int)(i % 3) * 0x400);
+  }
+}
+static double of_float16(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const double magnitude =
+      exponent == 0 ? ldexp(bits & 1023, -24) : ldexp((bits & 1023) + 1024, exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+/* A model of float16 keeps the types of inputs and outputs, and its product is quantized. */
+static void float16_models(void) {
+  /* y = MatMul(x, w), all of float16, with x [1, 8] and w [8, 4]. Opset 17. */
+  static const unsigned char product[] = {
+      8,   8,   58, 141, 1,   10, 17,  10,  1,  120, 10,  1,  119, 18,  1,  121, 34,  6,  77,
+      97,  116, 77, 117, 108, 18, 1,   103, 42, 75,  8,   8,  8,   4,   16, 10,  66,  1,  119,
+      74,  64,  0,  189, 0,   56, 0,   184, 0,  61,  0,   52, 0,   186, 0,  60,  0,   0,  0,
+      188, 0,   58, 0,   180, 0,  189, 0,   56, 0,   184, 0,  61,  0,   52, 0,   186, 0,  60,
+      0,   0,   0,  188, 0,   58, 0,   180, 0,  189, 0,   56, 0,   184, 0,  61,  0,   52, 0,
+      186, 0,   60, 0,   0,   0,  188, 0,   58, 90,  19,  10, 1,   120, 18, 14,  10,  12, 8,
+      10,  18,  8,  10,  2,   8,  1,   10,  2,  8,   8,   98, 19,  10,  1,  121, 18,  14, 10,
+      12,  8,   10, 18,  8,   10, 2,   8,   1,  10,  2,   8,  4,   66,  2,  16,  17};
+  static const char* const settings[] = {"method: minmax", "approach: weight-only\nbits: 8\n"};
+  const int64_t shape[2] = {1, 8};
+  detent_model* model = NULL;
+  uint16_t x[8];
+  double expected[4];
+  size_t i, k;
+  powers_as_float16(x, 8);
+  CHECK(detent_model_parse(product, sizeof product, NULL, &model) == DETENT_OK);
+  for (i = 0; i < 3; ++i) {
+    const char* text = i == 0 ? NULL : settings[i - 1];
+    detent_model* quantized = NULL;
+    detent_session* session = NULL;
+    detent_results* results = NULL;
+    detent_value_info info;
+    detent_tensor in, y;
+    detent_value_info_init(&info);
+    detent_tensor_init(&in);
+    detent_tensor_init(&y);
+    in.type = DETENT_F16;
+    in.rank = 2;
+    in.shape = shape;
+    in.data = x;
+    in.bytes = sizeof x;
+    if (text != NULL) {
+      unsigned char* bytes;
+      size_t size = 0, found = 0;
+      detent_quantize_options o;
+      detent_quantize_outcome outcome;
+      detent_quantize_options_init(&o);
+      o.outcome = &outcome;
+      outcome.size = 0;
+      CHECK_ERROR(detent_model_quantize(model, text, strlen(text), &in, 1, &o, &quantized),
+                  DETENT_INVALID_ARGUMENT, "was it initialized?");
+      CHECK(quantized == NULL);
+      detent_quantize_outcome_init(&outcome);
+      CHECK(detent_model_quantize(model, text, strlen(text), &in, 1, &o, &quantized) == DETENT_OK);
+      CHECK(outcome.size == sizeof outcome && outcome.layers == 1 && outcome.not_run == 0);
+      CHECK(outcome.activations == (i == 1 ? 1U : 0U)); /* the Cast at the end takes floats */
+      CHECK(detent_model_serialize(quantized, NULL, 0, &size) == DETENT_OK && size > 20);
+      bytes = (unsigned char*)allocate(size);
+      CHECK(detent_model_serialize(quantized, bytes, size, &size) == DETENT_OK);
+      for (k = 0; k + 16 <= size; ++k) {
+        found +=
+            memcmp(bytes + k, i == 1 ? "DequantizeLinear" : "MatMulNBits", i == 1 ? 16 : 11) == 0;
+      }
+      CHECK(found > 0);
+      free(bytes);
+    }
+    CHECK(detent_model_input(text == NULL ? model : quantized, 0, &info) == DETENT_OK);
+    CHECK(strcmp(info.name, "x") == 0 && info.type == DETENT_F16);
+    CHECK(detent_model_output(text == NULL ? model : quantized, 0, &info) == DETENT_OK);
+    CHECK(strcmp(info.name, "y") == 0 && info.type == DETENT_F16);
+    CHECK(detent_session_create(text == NULL ? model : quantized, NULL, NULL, &session) ==
+          DETENT_OK);
+    CHECK(detent_session_run(session, &in, 1, &results) == DETENT_OK);
+    CHECK(detent_results_tensor(results, 0, &y) == DETENT_OK);
+    CHECK(y.type == DETENT_F16 && y.rank == 2 && y.shape[1] == 4 && y.bytes == 8);
+    for (k = 0; k < 4 && y.bytes == 8; ++k) {
+      const double value = of_float16(((const uint16_t*)y.data)[k]);
+      expected[k] = i == 0 ? value : expected[k];
+      CHECK(fabs(expected[k]) > 3.0 && fabs(value - expected[k]) < 0.2);
+    }
+    detent_results_free(results);
+    detent_session_free(session);
+    detent_model_free(quantized);
+  }
+  detent_model_free(model);
+}
+
 static void sessions(void) {
   detent_model* model = NULL;
   detent_session *session = NULL, *shared = NULL;
@@ -501,7 +623,9 @@ int main(int count, char** arguments) {
   models();
   on_every_target(&sessions);
   quantization();
+  older_programs();
   errors_of_quantization();
+  float16_models();
   types_of_tensors();
   return end();
 }

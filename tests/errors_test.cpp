@@ -384,6 +384,14 @@ TEST_CASE("what was moved from is empty, and may be used") {
   const auto nibbles_to = std::move(nibbles_from);
   CHECK(nibbles_from.depth() + nibbles_from.columns() == 0);  // NOLINT(bugprone-use-after-move)
   CHECK(nibbles_to.columns() == 2);
+
+  // Moved to itself, through a name that compilers do not see through.
+  detent::packed_weights* const same = &from;
+  from = std::move(*same);
+  CHECK(from.depth() == 0);
+  CHECK(from.columns() == 0);
+  detent::gemm({lhs, 2, 0}, from, matrix_view<std::int32_t>(&none, 2, 0));
+  CHECK(none == 42);
 }
 
 TEST_CASE("pack_floats") {

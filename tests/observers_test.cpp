@@ -748,6 +748,66 @@ TEST_CASE("a merge that is refused changes nothing: second passes of percentiles
   CHECK(channels.channels().size() == 5);
 }
 
+TEST_CASE("a batch that one channel refuses changes no channel") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float largest = std::numeric_limits<float>::max();
+  const std::size_t shape[] = {3, 4};
+  const auto view = [&](const std::vector<float>& x) {
+    return detent::tensor_view<const float>(x.data(), shape);
+  };
+  const std::vector<float> good{1, 2, 3, 4, -1, -2, 1, 5, 0, 1, 2, 9};
+  int refused = 0;
+  for (const std::string& name : detent::default_observers().names()) {
+    INFO(name);
+    detent::observer_options options;
+    options.scheme = detent::symmetric<std::int8_t>;  // ppq.kl has no other
+    const detent::channel_observer before((*detent::default_observers().find(name))(options), 0);
+    detent::channel_observer channels = before;
+    channels.observe(view(good));
+    const std::vector<std::byte> first = channels.save();
+    for (const float last : {infinity, std::nanf(""), largest}) {
+      std::vector<float> bad = good;
+      bad[10] = -largest;
+      bad[11] = last;
+      detent::channel_observer fresh = before;
+      bool threw = false;
+      try {
+        channels.observe(view(bad));
+      } catch (const detent::error&) {
+        threw = true;
+      }
+      if (threw) {
+        ++refused;
+        CHECK(channels.save() == first);
+      } else {
+        channels.load(first);
+      }
+      try {
+        fresh.observe(view(bad));
+      } catch (const detent::error&) {
+        CHECK(fresh.channels().empty());
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused >= 20);
+}
+
+TEST_CASE("isotone needs its second pass, and takes single values") {
+  detent::isotone_observer observer;
+  const float x[] = {3.0F};
+  observer.observe(detent::tensor_view<const float>(x, std::span<const std::size_t>()));
+  CHECK(observer.count_rows() == 0);
+  check_error(error_kind::invalid_argument, {"isotone_observer", "second pass"},
+              [&] { static_cast<void>(observer.finalize(detent::asymmetric<std::uint8_t>)); });
+  observer.begin_phase(1);
+  observer.observe(detent::tensor_view<const float>(x, std::span<const std::size_t>()));
+  CHECK(observer.count_rows() == 1);
+  const detent::scale_solution s = observer.finalize(detent::asymmetric<std::uint8_t>);
+  CHECK(s.evidence.count == 1);
+  CHECK(s.evidence.upper == 3.0F);
+}
+
 TEST_CASE("each field of isotone's state is checked") {
   constexpr detent::detail::byte_format format{"detentxx", 1};
   struct fields {

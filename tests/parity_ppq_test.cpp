@@ -514,8 +514,10 @@ TEST_CASE("ppq: isotone's bugs and what repairs them") {
   right.observe(std::vector<float>{2.5F, 3, 0});
   right.merge(left);
   CHECK(right.finalize(full_s8) == quant_params{static_cast<float>(4.0 / 126.49), 0});
-  check_error(error_kind::invalid_argument, {"ppq::isotone_observer", "merge"},
+  check_error(error_kind::unsupported, {"ppq::isotone_observer", "merge"},
               [&] { published.merge(published); });
+  check_error(error_kind::invalid_argument, {"ppq::isotone_observer", "other options"},
+              [&] { right.merge(published); });
 }
 
 TEST_CASE("ppq: isotone of a view without dimensions, and of a state at the end of its counters") {

@@ -67,7 +67,7 @@ void check_damage(const bytes& saved) {
   fails<Weights>(error_kind::bad_file, "bytes for a content", longer);
   bytes b = saved;
   b[0] = std::byte{'D'};
-  fails<Weights>(error_kind::bad_file, "these are not detent", b);
+  fails<Weights>(error_kind::bad_file, "these are not saved data of the kind detent", b);
   b = saved;
   put(b, 8, std::uint32_t{2});
   fails<Weights>(error_kind::unsupported, "version 2", b);
@@ -177,7 +177,8 @@ TEST_CASE("damaged and foreign bytes are refused") {
   const bytes of_4 = detent::pack_int4_weights({w, 3, 2}).save();
   check_damage<detent::packed_weights>(of_8);
   check_damage<detent::packed_int4_weights>(of_4);
-  fails<detent::packed_weights>(error_kind::bad_file, "these are not detentW8", of_4);
+  fails<detent::packed_weights>(error_kind::bad_file,
+                                "these are not saved data of the kind detentW8", of_4);
   // What a matching checksum does not save.
   const auto changed = [](bytes b, std::size_t at, auto value) {
     put(b, at, value);

@@ -27,8 +27,8 @@ const std::map<std::string, text_lines>& all_examples() {
         "detent observe digits.onnx --calib calibration_images.npy --pipeline nncf -o "
         "nncf.states"}},
       {"train",
-       {"detent train digits.onnx -o trained.onnx --data test_images.npy --labels test_labels.npy "
-        "--epochs 1"}},
+       {"detent train digits.onnx -o trained.onnx --data training_images.npy --labels "
+        "training_labels.npy --bits-weights 2 --epochs 2"}},
       {"eval", {"detent eval digits.onnx --data test_images.npy --labels test_labels.npy"}},
       {"run", {"detent run digits.onnx --input test_images.npy -o outputs"}},
       {"compare", {"detent compare digits.onnx int8.onnx --data test_images.npy --samples 0:50"}},

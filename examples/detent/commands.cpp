@@ -246,7 +246,8 @@ int compare(const compare_arguments& a) {
       compare_models(reference, quantized, samples, batch_size(samples, 0), a.executor_options());
   json_object tensors = json_object::array();
   json_object results = json_object::array();
-  const auto row = [&](json_object& list, const std::string& name, const graph::signal_error& d) {
+  const auto row = [&](json_object& list, const std::string& name, const graph::signal_error& d,
+                       const std::optional<double>& rescaled) {
     const bool is_measured = d.count() > 0;  // other types than floats, and empty outputs, are not
     if (a.json) {
       const auto number = [&](double value) {
@@ -255,22 +256,28 @@ int compare(const compare_arguments& a) {
       list.push_back({{"name", name},
                       {"snr_db", number(d.snr_db())},
                       {"cosine", number(d.cosine())},
-                      {"max_error", number(d.largest())}});
+                      {"max_error", number(d.largest())},
+                      {"is_rescaled", rescaled.has_value()},
+                      {"rescaled_snr_db", rescaled ? number(*rescaled) : json_object(nullptr)}});
     } else if (!is_measured) {
       std::printf("%9s %9s %12s  %s\n", "n/a", "n/a", "n/a", one_line(name).c_str());
     } else {
-      std::printf("%9.2f %9.6f %12.6g  %s\n", d.snr_db(), d.cosine(), d.largest(),
+      std::printf("%9.2f %9.6f %12.6g  %s", d.snr_db(), d.cosine(), d.largest(),
                   one_line(name).c_str());
+      if (rescaled) {
+        std::printf(" (its channels were rescaled: %.2f dB without the factors)", *rescaled);
+      }
+      std::printf("\n");
     }
   };
   if (!a.json) {
     std::printf("   SNR dB    cosine    max error  tensor\n");
   }
-  for (const auto& [name, error] : c.tensors) {
-    row(tensors, name, error);
+  for (const tensor_comparison& t : c.tensors) {
+    row(tensors, t.name, t.error, t.rescaled_snr);
   }
   for (const auto& [name, error] : c.outputs) {
-    row(results, (a.json ? "" : "output ") + name, error);
+    row(results, (a.json ? "" : "output ") + name, error, {});
   }
   if (a.json) {
     print_json({{"tensors", tensors},

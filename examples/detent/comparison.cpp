@@ -16,6 +16,7 @@
 #include <detent/graph/run/executor.hpp>
 #include <detent/quantize.hpp>
 
+#include "channel_scales.hpp"
 #include "progress.hpp"
 
 namespace detent_cli {
@@ -129,6 +130,14 @@ score_rows::score_rows(const std::vector<tensor>& outputs, const std::vector<val
 }
 
 void score_rows::require_rows(std::size_t batch) const {
+  std::size_t axes = 0;  // but that of the samples, and those of one element
+  const bool has_batch = scores.rank() > 0 && scores.dim(0) == static_cast<std::int64_t>(batch);
+  for (std::size_t i = has_batch ? 1 : 0; i < scores.rank(); ++i) {
+    axes += scores.dim(i) != 1 ? 1U : 0U;
+  }
+  require(rows != batch || axes <= 1, error_kind::unsupported,
+          "the model's first output has shape ", to_string(scores.dims()),
+          ", which is no row of scores for each sample: labels need one");
   require(rows == batch, error_kind::unsupported, "the model's first output has shape ",
           to_string(scores.dims()), ": ", rows, " rows of scores for ", batch,
           batch == 1 ? " sample and its label" : " samples and their labels");
@@ -194,17 +203,21 @@ model_comparison compare_models(
   for (const value_info& v : outputs) {
     result.outputs.emplace_back(v.name, graph::signal_error());
   }
-  const auto add = [&](const std::string& name, std::span<const float> expected,
+  std::vector<channel_scales> scales;  // of result.tensors
+  const auto add = [&](const std::string& name, const tensor& expected_values,
                        std::span<const float> actual, std::size_t real) {
     const auto [entry, added] = index.emplace(name, result.tensors.size());
     if (added) {
-      result.tensors.emplace_back(name, graph::signal_error());
+      result.tensors.push_back({name, {}, {}});
+      scales.emplace_back();
     }
+    const std::span<const float> expected = expected_values.data<float>();
     // If the samples do not fill the last batch, it repeats the last sample, which counts only
     // once.
     const std::size_t count =
         expected.size() % batch == 0 ? expected.size() / batch * real : expected.size();
-    result.tensors[entry->second].second.add(expected.first(count), actual.first(count));
+    result.tensors[entry->second].error.add(expected.first(count), actual.first(count));
+    scales[entry->second].add(expected_values.dims(), expected.first(count), actual.first(count));
   };
   progress bar("comparing", samples.size());
   for (std::size_t at = 0; at < samples.size(); at += batch) {
@@ -239,10 +252,9 @@ model_comparison compare_models(
       const tensor expected_rows = ordered(original->second);
       const tensor actual_rows = ordered(to_plain(graph::as_float32(t)));
       if (is_float) {
-        add(value, expected_rows.data<float>(), actual_rows.data<float>(), real);
+        add(value, expected_rows, actual_rows.data<float>(), real);
       } else {
-        add(value, expected_rows.data<float>(), real_values(actual_rows, form->second.params),
-            real);
+        add(value, expected_rows, real_values(actual_rows, form->second.params), real);
       }
     });
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -276,6 +288,10 @@ model_comparison compare_models(
       }
     }
     bar.advance(at + real);
+  }
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    tensor_comparison& t = result.tensors[i];
+    t.rescaled_snr = scales[i].snr_of_scaled(t.error.snr_db());
   }
   return result;
 }

@@ -21,8 +21,17 @@ namespace detent_cli {
 
 using named_error = std::pair<std::string, detent::graph::signal_error>;
 
+/// How a tensor of the quantized model differs from that of the float model with the same name.
+struct tensor_comparison {
+  std::string name;
+  detent::graph::signal_error error;
+  /// The SNR without a factor for each channel by which the two differ, if they do.
+  std::optional<double> rescaled_snr;
+};
+
 struct model_comparison {
-  std::vector<named_error> tensors;  // those that both models have, in the quantized model's order
+  /// Those that both models have, in the quantized model's order.
+  std::vector<tensor_comparison> tensors;
   std::vector<named_error> outputs;
   std::size_t agreed =
       0;  // number of rows of scores in which both models rank the same class first

@@ -22,6 +22,7 @@
 #include "commands.hpp"
 #include "man_page.hpp"
 #include "observe_options.hpp"
+#include "parse_errors.hpp"
 #include "quantize_options.hpp"
 #include "shell_completion.hpp"
 #include "train.hpp"
@@ -122,7 +123,9 @@ int main(int argc, char** argv) {
   detent_cli::conformance_arguments conformance;
   CLI::App* conformance_command = app.add_subcommand("conformance", "Runs ONNX node tests");
   conformance_command
-      ->add_option("DIR", conformance.folders, "Folders that hold model.onnx, or others")
+      ->add_option("DIR", conformance.folders,
+                   "Folders with model.onnx and test_data_set_0, as the sources of ONNX have them "
+                   "in onnx/backend/test/data/node, or folders of such")
       ->required();
 
   CLI::App* targets_command = app.add_subcommand("targets", "Lists CPU targets");
@@ -169,8 +172,14 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code != 0 ? 2 : is_output_written() ? 0 : 1;
+    if (e.get_exit_code() != 0) {
+      print_error(
+          detent_cli::explained(e, app, std::vector<std::string>(argv + 1, argv + argc)).c_str());
+      std::fprintf(stderr, "Run with --help for more information.\n");
+      return 2;
+    }
+    app.exit(e);  // help or version
+    return is_output_written() ? 0 : 1;
   }
 
   const auto run_parsed_command = [&] {

@@ -79,9 +79,11 @@ int observe(const observe_arguments& a) {
                                                              : json_object(nullptr)}});
     return 0;
   }
-  std::printf("%s: round %zu of %zu, %ju samples in the first, %zu bytes\n", a.output.c_str(),
-              made.round, made.rounds, static_cast<std::uintmax_t>(made.samples),
-              made.bytes.size());
+  const std::string round = made.rounds == 1 ? ""
+                                             : ", round " + std::to_string(made.round) + " of " +
+                                                   std::to_string(made.rounds);
+  std::printf("%s: %ju samples observed%s, %zu bytes\n", a.output.c_str(),
+              static_cast<std::uintmax_t>(made.samples), round.c_str(), made.bytes.size());
   return 0;
 }
 

@@ -184,8 +184,11 @@ detent::observer_registry& registry() {
 }
 
 void add_observer(const std::string& path, const detent_plugin_observer* o) {
-  require(o != nullptr && o->size >= sizeof(detent_plugin_observer), error_kind::invalid_argument,
-          "plugin ", path, ": an observer is null or of an older version");
+  // The structure of version 1; fields that are appended later are for plugins that have them.
+  constexpr std::size_t least =
+      offsetof(detent_plugin_observer, finalize) + sizeof(detent_plugin_observer::finalize);
+  require(o != nullptr && o->size >= least, error_kind::invalid_argument, "plugin ", path,
+          ": an observer is null, or its size is not set");
   require(o->name != nullptr && o->name[0] != '\0', error_kind::invalid_argument, "plugin ", path,
           ": an observer has no name");
   const std::string name = o->name;
@@ -226,8 +229,10 @@ void load_plugin(const std::string& path) {
           ": detent_plugin_get returned null");
   require(plugin->version == DETENT_PLUGIN_VERSION, error_kind::invalid_argument, "plugin ", path,
           " is of version ", plugin->version, ", not ", DETENT_PLUGIN_VERSION);
-  require(plugin->size >= sizeof(detent_plugin), error_kind::invalid_argument, "plugin ", path,
-          ": detent_plugin has ", plugin->size, " bytes, not ", sizeof(detent_plugin));
+  constexpr std::size_t least =
+      offsetof(detent_plugin, observers) + sizeof(detent_plugin::observers);
+  require(plugin->size >= least, error_kind::invalid_argument, "plugin ", path,
+          ": detent_plugin has ", plugin->size, " bytes, not ", least);
   require(plugin->observers != nullptr || plugin->observer_count == 0, error_kind::invalid_argument,
           "plugin ", path, " has ", plugin->observer_count, " observers at a null pointer");
   for (std::size_t i = 0; i < plugin->observer_count; ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ppq_quantize.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <map>
@@ -168,8 +169,10 @@ int quantize_with_ppq(const quantize_arguments& a) {
     return 0;
   }
   std::printf("%s", ppq::quantization_report(g).c_str());
-  std::printf("%s: %zu layers, %zu of %zu operators quantized, %zu calibration samples\n",
-              a.output.c_str(), layers, quantized, g.operators.size(), samples.size());
+  std::printf(
+      "%s: %zu layers, %zu of %zu operators quantized, %zu of %zu calibration samples used\n",
+      a.output.c_str(), layers, quantized, g.operators.size(),
+      (std::min)(samples.size(), a.ppq->calib_steps), samples.size());
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -51,7 +52,9 @@ std::uintmax_t file_size(const std::string& path) {
   return failed ? 0 : size;
 }
 
-double snr_of_noise(double noise) { return noise > 0.0 ? -10.0 * std::log10(noise) : 999.0; }
+double snr_of_noise(double noise) {
+  return noise > 0.0 ? -10.0 * std::log10(noise) : std::numeric_limits<double>::infinity();
+}
 
 /// Shows the step and the best SNR so far. `count` is the number of samples.
 void show(const graph::quantization_progress& p, std::size_t count, progress& bar) {
@@ -142,7 +145,9 @@ json_object parameters_json(const outcome& o) {
                     {"count", s.evidence.count},
                     {"min", s.evidence.lower},
                     {"max", s.evidence.upper},
-                    {"clipped_fraction", s.evidence.clipped_fraction}});
+                    {"clipped_fraction", o.methods.at(name) == "given"
+                                             ? json_object(nullptr)  // it was not counted
+                                             : json_object(s.evidence.clipped_fraction)}});
   }
   return list;
 }
@@ -167,6 +172,77 @@ json_object accuracy_json(const outcome& o) {
           {"quantized", o.accuracy->metric},
           {"left_in_float", o.accuracy->left_in_float},
           {"trials", o.accuracy->trials.size()}};
+}
+
+/// "1 layer", "2 layers".
+std::string counted(std::uint64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+/// How many weights of a model with compressed weights have 4 bits and 8 bits, as a part of the
+/// summary.
+std::string widths_of_weights(const graph::model& m) {
+  std::size_t of_4 = 0;
+  std::size_t of_8 = 0;
+  for (const node& n : m.nodes) {
+    if (n.op_type == "MatMulNBits") {
+      (n.get_int("bits", 4) == 4 ? of_4 : of_8) += 1;
+    } else if (n.is("DequantizeLinear")) {
+      const graph::tensor* const t = m.initializer(n.inputs[0]);
+      const bool is_4 =
+          t != nullptr && (t->type() == element_type::u4 || t->type() == element_type::s4);
+      (is_4 ? of_4 : of_8) += t != nullptr ? 1U : 0U;
+    }
+  }
+  return ": " + std::to_string(of_4) + " of 4 bits, " + std::to_string(of_8) + " of 8 bits";
+}
+
+/// Whether an input is 0 in all samples.
+bool is_zero(const sample_set& samples, const std::string& input) {
+  const std::size_t batch = batch_size(samples, 0);
+  for (std::size_t at = 0; at < samples.size(); at += batch) {
+    const auto inputs = samples.batch(at, batch);
+    const std::span<const float> values = inputs.at(input).data<float>();
+    if (std::any_of(values.begin(), values.end(), [](float x) { return x != 0.0F; })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Warns of samples that are too few or all zero, and of given ranges that cover less than half of
+/// the range that the samples have.
+void warn_of_samples(const graph::model& m, const outcome& o, const sample_set& samples) {
+  const std::size_t count = samples.size();
+  if (count < 8 && !m.inputs.empty()) {
+    std::fprintf(stderr, "detent: warning: %s: with fewer than 8, ranges are unreliable\n",
+                 counted(count, "calibration sample").c_str());
+  }
+  const auto& p = o.parts ? o.parts->parameters : graph::quantization_parameters();
+  const detent::grid levels = graph::activation_levels(p.activation_type, p.activation_bits);
+  for (const auto& [name, s] : o.solutions) {
+    const float lower = s.evidence.lower;
+    const float upper = s.evidence.upper;
+    // Of several inputs, one may be a state that begins with 0.
+    if (m.inputs.size() == 1 && m.inputs[0].name == name && lower == 0.0F && upper == 0.0F &&
+        m.inputs[0].type == element_type::f32 && is_zero(samples, name)) {
+      std::fprintf(stderr, "detent: warning: input '%s' is 0 in all calibration samples\n",
+                   one_line(name).c_str());
+    }
+    if (o.methods.at(name) != "given" || s.evidence.count == 0) {
+      continue;
+    }
+    const float first = s.params.scale * static_cast<float>(levels.qmin - s.params.zero_point);
+    const float last = s.params.scale * static_cast<float>(levels.qmax - s.params.zero_point);
+    const float inside = (std::min)(last, upper) - (std::max)(first, lower);
+    if (inside < 0.5F * (upper - lower)) {
+      std::fprintf(stderr,
+                   "detent: warning: the range given for '%s' is %g .. %g, the calibration samples "
+                   "have values from %g to %g\n",
+                   one_line(name).c_str(), static_cast<double>(first), static_cast<double>(last),
+                   static_cast<double>(lower), static_cast<double>(upper));
+    }
+  }
 }
 
 }  // namespace
@@ -243,6 +319,17 @@ int quantize(const quantize_arguments& given) {
   if (!left.empty()) {
     std::fprintf(stderr, "detent: warning: %s\n", detent::one_line(left).c_str());
   }
+  if (is_static && !a.nncf && samples && o.layers > 0) {
+    warn_of_samples(m, o, *samples);
+  }
+  if (a.nncf && o.layers > 0 && a.nncf->compression &&
+      a.nncf->compression->mode.rfind("int4", 0) == 0 &&
+      widths_of_weights(o.result).find(" 0 of 4 bits") != std::string::npos) {
+    std::fprintf(
+        stderr,
+        "detent: warning: no layer has weights of 4 bits: NNCF gives 8 bits to embeddings, "
+        "convolutions and the last layer (--all-layers compresses them alike)\n");
+  }
   if (o.layers > 0 && !a.calibration.empty() && !was_read && a.report.empty()) {
     std::fprintf(stderr, "detent: warning: nothing has used the samples of --calib\n");
   }
@@ -293,8 +380,10 @@ int quantize(const quantize_arguments& given) {
                 {"target", detent::name(detent::active_target())}});
     return 0;
   }
-  for (const graph::quantization_step& s : o.steps) {
-    std::printf("%s\n", one_line(step_text(s)).c_str());
+  if (o.layers > 0) {
+    for (const graph::quantization_step& s : o.steps) {
+      std::printf("%s\n", one_line(step_text(s)).c_str());
+    }
   }
   if (o.accuracy) {
     std::printf("top-1 %.2f %% in float, %.2f %% quantized, %zu layers left in float\n",
@@ -303,8 +392,11 @@ int quantize(const quantize_arguments& given) {
       std::printf("  %s\n", one_line(name).c_str());
     }
   }
-  std::printf("%s: %zu layers, %zu quantized activations, %ju calibration samples\n",
-              a.output.c_str(), o.layers, tensors, static_cast<std::uintmax_t>(used));
+  std::printf("%s: %s%s, %s, %s\n", a.output.c_str(), counted(o.layers, "layer").c_str(),
+              a.nncf && a.nncf->compression ? widths_of_weights(o.result).c_str() : "",
+              a.approach == "dynamic" ? "activations quantized in each run"
+                                      : counted(tensors, "quantized activation").c_str(),
+              counted(used, "calibration sample").c_str());
   std::printf("size %ju -> %ju bytes (%.1f %%)\n", before, after,
               before == 0 ? 0.0 : 100.0 * static_cast<double>(after) / static_cast<double>(before));
   print_external_data(written);

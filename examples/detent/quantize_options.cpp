@@ -12,6 +12,7 @@
 #include <detent/graph/configuration/quantization_job.hpp>
 #include <detent/graph/configuration/states_as_told.hpp>
 #include <detent/graph/inc/yaml.hpp>
+#include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/quantize/state_file.hpp>
 
 #include "overwriting.hpp"
@@ -46,6 +47,19 @@ std::string check_method_name(const std::string& v) {
   return "'" + v + "' is not a value of --method; there are " + all;
 }
 
+/// The option that a configuration may have whose name is most like this one.
+std::string nearest_option(const CLI::App& command, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& own : option->get_lnames()) {
+      if (own != "config" && own != "output" && own != "help" && own != "json") {
+        names.push_back(own);
+      }
+    }
+  }
+  return graph::nearest_names(name, names, 1);
+}
+
 bool has_entries(const graph::ignored_scope& ignored) {
   return !ignored.names.empty() || !ignored.patterns.empty() || !ignored.types.empty() ||
          ignored.first_layer || ignored.last_layer;
@@ -65,7 +79,8 @@ void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& 
     CLI::Option* option = command.get_option_no_throw("--" + flag.name);
     if (option == nullptr || flag.name == "config" || flag.name == "output" ||
         flag.name == "help" || flag.name == "json") {
-      throw usage_error(flag.where + ": there is no option '" + flag.name + "'");
+      throw usage_error(flag.where + ": there is no option '" + flag.name + "'; the nearest is " +
+                        nearest_option(command, flag.name));
     }
     if (flag.name == "plugin") {
       throw usage_error(flag.where +
@@ -92,14 +107,13 @@ void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& 
 void add_range_options(CLI::App& command, graph::quantization_settings& s) {
   command
       .add_option("--approach", s.approach,
-                  "When ranges of activations are taken: from samples (static), in each run "
-                  "(dynamic), or never (weight-only)")
+                  "When ranges of activations are taken: from samples (static, the default), in "
+                  "each run (dynamic), or never (weight-only)")
       ->check(CLI::IsMember(graph::approach_names));
   command
       .add_option("--activations", s.activations,
-                  "Type of activations; with --pipeline nncf, u8 for all, or not given: by the "
-                  "sign of each "
-                  "range")
+                  "Type of activations. With --pipeline nncf: u8 makes all of them uint8; without "
+                  "the option, each is int8 if its range goes below 0, else uint8")
       ->check(CLI::IsMember(graph::byte_type_names));
   command
       .add_option(
@@ -112,7 +126,11 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
       .add_option("--percentile", s.percentile,
                   "Share of the values that --method percentile keeps, in percent")
       ->check(CLI::Range(50.0001, 100.0));
-  command.add_option("--bias-correction", s.bias_correction, "Whether biases make up for rounding")
+  command
+      .add_option(
+          "--bias-correction", s.bias_correction,
+          "Correct biases for the mean error that rounding causes: layer by layer (fast), or with "
+          "the layers before it quantized (full)")
       ->check(CLI::IsMember(graph::bias_correction_names));
   command.add_flag("--symmetric-activations", s.symmetric_activations,
                    "Activations with zero point 0 (s8) or 128 (u8)");
@@ -126,7 +144,10 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
 
 quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_(command) {
   command.add_option("MODEL", a_.model, "Float ONNX model")->required();
-  command.add_option("-o,--output", a_.output, "Quantized model to write")->required();
+  command
+      .add_option("-o,--output", a_.output,
+                  "Quantized model to write; it may be MODEL, which is replaced then")
+      ->required();
   command.add_option("--config", config_,
                      "YAML file with these options by their names, and rules for single operators "
                      "and tensors; options of the command line go before it");
@@ -162,7 +183,9 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->check(CLI::IsMember(graph::format_names));
   command.add_option("--weights", s_.weights, "Type of the stored weights (dynamic)")
       ->check(CLI::IsMember(graph::byte_type_names));
-  command.add_option("--granularity", s_.granularity, "Weight scales (per-channel|per-tensor)")
+  command
+      .add_option("--granularity", s_.granularity,
+                  "Weight scales: per-channel (the default), or per-tensor")
       ->check(CLI::IsMember(graph::granularity_names));
   command
       .add_option("--weight-scales", s_.weight_scales,
@@ -173,8 +196,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->transform(whole_number(1, std::uint64_t{1} << 62U));
   command
       .add_option("--bits", s_.bits,
-                  "Of weights: 2 to 8 (static, dynamic); 4 or 8 (weight-only). Default 8; "
-                  "weight-only 4")
+                  "Of weights: 2 to 8 (static, dynamic), a byte each in the file; 4 or 8 "
+                  "(weight-only), 4 bits packed in pairs. Default 8; weight-only 4")
       ->transform(whole_number(2, 8));
   command
       .add_option("--block-size", s_.block_size,
@@ -197,7 +220,7 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       .add_option(
           "--external-data-from", a_.external_data_from,
           "A model of so many bytes (or 64M, 2G, ...) or more is written with its constants "
-          "in a second file, OUT.onnx.data; at most 2G, which is the default")
+          "of 1024 bytes and more in a second file, OUT.onnx.data; at most 2G, the default")
       ->transform(byte_count(std::uint64_t{1} << 31U));
   command
       .add_option(
@@ -213,7 +236,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       });
   command
       .add_option("--threads", a_.threads,
-                  "Threads; the result does not depend on their number (with --budget, it does)")
+                  "Threads (1); the result does not depend on their number (with --budget, it "
+                  "does)")
       ->transform(whole_number(1, 1024));
   ppq_.emplace(command);
 }

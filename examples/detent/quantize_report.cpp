@@ -25,6 +25,18 @@ report_difference difference_of(const graph::signal_error& e) {
   return {e.snr_db(), e.cosine(), e.largest()};
 }
 
+/// The share of values beyond [lower, upper], up to the widths of two bins.
+double fraction_outside(const detent::count_histogram& h, double lower, double upper) {
+  std::uint64_t outside = 0;
+  for (const detent::value_bin& bin : h.bins()) {
+    const detent::value_range r = bin.range();
+    outside += static_cast<double>(r.lower) > upper || static_cast<double>(r.upper) < lower
+                   ? bin.count
+                   : 0U;
+  }
+  return static_cast<double>(outside) / static_cast<double>(h.count());
+}
+
 void add_activations(report_data& data, const outcome& o, const model_comparison& compared,
                      const std::map<std::string, detent::count_histogram>& histograms) {
   const graph::model& m = o.parts->plan.float_model();
@@ -59,14 +71,21 @@ void add_activations(report_data& data, const outcome& o, const model_comparison
     a.upper = static_cast<double>(solution->second.evidence.upper);
     a.clip_lower = a.scale * static_cast<double>(levels.qmin - a.zero_point);
     a.clip_upper = a.scale * static_cast<double>(levels.qmax - a.zero_point);
-    a.clipped_fraction = solution->second.evidence.clipped_fraction;
-    for (const named_error& e : compared.tensors) {
-      if (e.first == name) {
-        a.difference = difference_of(e.second);
+    const auto histogram = histograms.find(name);
+    const bool has_histogram = histogram != histograms.end() && histogram->second.count() > 0;
+    a.clipped_fraction = a.method == "given" && has_histogram
+                             ? fraction_outside(histogram->second, a.clip_lower, a.clip_upper)
+                             : solution->second.evidence.clipped_fraction;
+    for (const tensor_comparison& t : compared.tensors) {
+      if (t.name == name) {
+        a.difference = difference_of(t.error);
+        if (t.rescaled_snr) {
+          a.difference.snr_db = t.rescaled_snr;
+          a.op += " (its channels were rescaled; the SNR is that without the factors)";
+        }
       }
     }
-    const auto histogram = histograms.find(name);
-    if (histogram != histograms.end() && histogram->second.count() > 0) {
+    if (has_histogram) {
       a.histogram = make_plot_histogram(histogram->second);
     }
     data.activations.push_back(std::move(a));

@@ -22,6 +22,7 @@
 #include <detent/graph/model/files.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/parallel.hpp>
 
@@ -71,6 +72,11 @@ class training_run {
  public:
   explicit training_run(const train_arguments& a)
       : a_(a), o_(a.options), pool_(a.threads), model_(read_float_model(a.model, a.read_limits())) {
+    for (const graph::value_info& v : model_.outputs) {
+      require(!graph::fits_float(v.type) || v.type == graph::element_type::f32,
+              error_kind::unsupported, a.model, ": output '", v.name, "' is ", graph::name(v.type),
+              "; training needs outputs of float32, those before the Cast at the end");
+    }
     require_data_apart(model_, a.model, a.output);
     graph::require_writable(a.output);
     if (!a.report.empty()) {

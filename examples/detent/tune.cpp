@@ -272,7 +272,10 @@ class tuning_run {
     std::string setting = t.setting.per_channel ? "per-channel" : "per-tensor";
     if (!c_.tuning.quantizer.is_dynamic) {
       setting += ", " + t.setting.method + " of " +
-                 (t.setting.samples == 0 ? "all" : std::to_string(t.setting.samples)) + " samples";
+                 (t.setting.samples == 0 || (samples_ && t.setting.samples >= samples_->size())
+                      ? "all"
+                      : std::to_string(t.setting.samples)) +
+                 " samples";
     }
     if (t.setting.weights == graph::weight_scale::exact_mse) {
       setting += ", exact-mse";

@@ -35,7 +35,8 @@ inline CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
             text = without_leading_zeros(text);
             return std::string();
           },
-          "UINT in [" + std::to_string(least) + " - " + std::to_string(most) + "]"};
+          most > std::uint64_t{1} << 40U ? std::string()
+                                         : std::to_string(least) + ".." + std::to_string(most)};
 }
 
 /// Takes a number of bytes in [1, most]: a whole number, perhaps with a unit such as M or G. To be
@@ -48,7 +49,7 @@ inline CLI::Validator byte_count(std::uint64_t most) {
             const std::string refused = sizes(text);
             return refused.empty() ? bytes(text) : refused;
           },
-          "SIZE [b, kb(=1024b), ...]"};
+          "bytes, or 512M, 4G, ..."};
 }
 
 }  // namespace detent_cli

@@ -119,8 +119,9 @@ typedef struct detent_parallel {
 /** A packed K x N matrix of 8-bit or 4-bit weights. Constant after it was made. */
 typedef struct detent_weights detent_weights;
 
-/** The quantization parameters of 8-bit weights or filters. Each array is null, has one value for
- * all columns (output channels), or has one value for each. Packing copies the values. */
+/** The quantization parameters of 8-bit weights or filters. Each array is null with a count of 0,
+ * has one value for all columns (output channels), or has one value for each. Packing copies the
+ * values. */
 typedef struct detent_weight_options {
   size_t size;                /**< Size of the structure in bytes, set by the _init function. */
   const float* scales;        /**< Scales, positive and finite; null means 1. */
@@ -260,16 +261,18 @@ DETENT_C_API void detent_epilogue_init(detent_epilogue* epilogue);
 /** Multiplies a row-major M x K matrix A by packed weights: C = epilogue(A * weights). `a_type` is
  * DETENT_U8 or DETENT_S8; `c_type` is DETENT_S32, DETENT_F32, DETENT_BF16, DETENT_U8 or DETENT_S8
  * for 8-bit weights, DETENT_F32 for 4-bit weights. C is M x N and row-major. The rows of A and C
- * are lda and ldc elements apart, ldc at least N. `epilogue` (defaults) and `parallel` (the calling
- * thread) may be null. With DETENT_OVERFLOW, the elements that do not fit keep their values, and
- * all others are written; other errors come before anything is written. */
+ * are lda and ldc elements apart, lda at least K and ldc at least N if M is above 1. `epilogue`
+ * (defaults) and `parallel` (the calling thread) may be null. With DETENT_OVERFLOW, the elements
+ * that do not fit keep their values, and all others are written; other errors come before anything
+ * is written. */
 DETENT_C_API detent_status detent_gemm(detent_type a_type, const void* a, size_t lda, size_t m,
                                        const detent_weights* weights, detent_type c_type, void* c,
                                        size_t ldc, const detent_epilogue* epilogue,
                                        const detent_parallel* parallel);
 
-/** One product of a batch. A row-major A has a column_stride of 1 (the default); a column-major A
- * (the transpose of a row-major K x M matrix) has a row_stride of 1. */
+/** One product of a batch. A row-major A has a column_stride of 1 (the default) and a row_stride of
+ * at least K; a column-major A (the transpose of a row-major K x M matrix) has a row_stride of 1
+ * and a column_stride of at least M. */
 typedef struct detent_gemm_problem {
   size_t size;                   /**< Size of the structure in bytes, set by the _init function. */
   const void* a;                 /**< The left side, M x K. */
@@ -350,9 +353,9 @@ DETENT_C_API void detent_dynamic_linear_options_init(detent_dynamic_linear_optio
 /** Multiplies a row-major float M x K matrix A by packed weights of 8 or 4 bits, with A quantized
  * to unsigned bytes on the way: for each row, or for all of A, scale and zero point come from the
  * range of its values. C is a row-major M x N matrix of floats. The rows of A and C are lda and ldc
- * elements apart, ldc at least N. NaN becomes the zero point; an infinity is a
- * DETENT_INVALID_ARGUMENT, and other rows may have been written then. `options` and `parallel` may
- * be null. */
+ * elements apart, lda at least K and ldc at least N if M is above 1. NaN becomes the zero point; an
+ * infinity is a DETENT_INVALID_ARGUMENT, and other rows may have been written then. `options` and
+ * `parallel` may be null. */
 DETENT_C_API detent_status detent_dynamic_linear(const float* a, size_t lda, size_t m,
                                                  const detent_weights* weights, float* c,
                                                  size_t ldc,

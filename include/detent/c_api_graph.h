@@ -25,14 +25,16 @@ typedef struct detent_model detent_model;
 typedef struct detent_graph_limits {
   size_t size;                /**< Size of the structure in bytes, set by the _init function. */
   size_t max_constant_bytes;  /**< All constants of a file together, in bytes. */
-  size_t max_tensor_bytes;    /**< One constant, or one output of a node, in bytes. */
+  size_t max_tensor_bytes;    /**< One output of a node, in bytes. */
   size_t max_nodes;           /**< Nodes of a file, those of sub-graphs included. */
   size_t max_memory_bytes;    /**< Values that nodes compute in a run, at a time, in bytes. */
   size_t max_iterations;      /**< Iterations of all loops of a run together. */
   uint64_t max_multiply_adds; /**< Multiplications with additions of a run, about. */
+  size_t max_constant_tensor_bytes; /**< One constant of a file, in bytes. */
 } detent_graph_limits;
-/** Sets the size and the defaults: 64 GiB of constants, 2 GiB a tensor, a million nodes, 16 GiB of
- * values, 2^24 iterations, any number of multiplications. `limits` must not be null. */
+/** Sets the size and the defaults: 64 GiB of constants, 2 GiB an output, a million nodes, 16 GiB of
+ * values, 2^24 iterations, any number of multiplications, 16 GiB a constant. `limits` must not be
+ * null. */
 DETENT_C_API void detent_graph_limits_init(detent_graph_limits* limits);
 
 /** Reads a model and its external data, which lies beside it, from a file. `path` is a
@@ -43,8 +45,8 @@ DETENT_C_API void detent_graph_limits_init(detent_graph_limits* limits);
  * unknown here. */
 DETENT_C_API detent_status detent_model_read(const char* path, const detent_graph_limits* limits,
                                              detent_model** model);
-/** Reads a model from `size` bytes in memory. It may not have external data. Errors are those of
- * detent_model_read(). */
+/** Reads a model from `size` bytes in memory. DETENT_BAD_FILE for one with external data; other
+ * errors are those of detent_model_read(). */
 DETENT_C_API detent_status detent_model_parse(const void* bytes, size_t size,
                                               const detent_graph_limits* limits,
                                               detent_model** model);
@@ -55,7 +57,8 @@ DETENT_C_API void detent_model_free(detent_model* model);
 DETENT_C_API detent_status detent_model_write(const detent_model* model, const char* path);
 /** Serializes a model to the bytes of an ONNX file. Sets `*needed` to their number. If `capacity`
  * is at least that, writes them to `buffer`; otherwise writes nothing (`buffer` may be null then)
- * and returns DETENT_OK all the same. */
+ * and returns DETENT_OK all the same. DETENT_UNSUPPORTED for a model of 2 GiB and more, which such
+ * a file cannot hold: detent_model_write() writes two files then. */
 DETENT_C_API detent_status detent_model_serialize(const detent_model* model, void* buffer,
                                                   size_t capacity, size_t* needed);
 
@@ -99,6 +102,17 @@ DETENT_C_API void detent_tensor_init(detent_tensor* tensor);
  * Returns 0 to go on; any other value ends the call with DETENT_CANCELLED. */
 typedef int (*detent_progress)(void* user, const char* step, size_t done, size_t total);
 
+/** What detent_model_quantize() has done. */
+typedef struct detent_quantize_outcome {
+  size_t size;        /**< Size of the structure in bytes, set by the _init function. */
+  size_t layers;      /**< Number of quantized layers; 0: the model is as it was, or almost. */
+  size_t activations; /**< Number of activations with parameters of their own (static). */
+  size_t not_run;     /**< Nodes that stay in float because they could not be run (static). */
+  int bias_correction_taken_back; /**< 1 if correcting biases made the outputs worse, else 0. */
+} detent_quantize_outcome;
+/** Sets the size, and all else to 0. `outcome` must not be null. */
+DETENT_C_API void detent_quantize_outcome_init(detent_quantize_outcome* outcome);
+
 /** How detent_model_quantize() runs. */
 typedef struct detent_quantize_options {
   size_t size;                       /**< Size of the structure in bytes, set by _init. */
@@ -106,6 +120,7 @@ typedef struct detent_quantize_options {
   const detent_parallel* parallel;   /**< The caller's threads; null: the calling thread. */
   detent_progress progress;          /**< Null, or a function that is told of the progress. */
   void* user;                        /**< Passed to progress; the library does not look at it. */
+  detent_quantize_outcome* outcome;  /**< Null, or an initialized structure to be filled. */
 } detent_quantize_options;
 /** Sets the size, and all else to null. `options` must not be null. */
 DETENT_C_API void detent_quantize_options_init(detent_quantize_options* options);
@@ -113,23 +128,27 @@ DETENT_C_API void detent_quantize_options_init(detent_quantize_options* options)
 /** Quantizes a model. `text` is `text_size` bytes of JSON or YAML with the options of the command
  * `detent quantize` by their names (approach, format, method, bits, weight-algorithm, ...) and the
  * sections ignored, operators and tensors, in the form of examples/quantize.yaml; options about
- * files and threads are not for it. An empty text means the defaults. `samples` has sample_count *
- * detent_model_input_count() calibration tensors: all inputs of the first run, in the order of the
- * model, then those of the second one, and so on; the library copies what it keeps. It may be null
- * if sample_count is 0 and the approach needs none. A model of float16 or bfloat16 computes in
- * float32 afterwards, with inputs and outputs of the types that it had, if all its operators are
- * known (graph/rewrite/widen_floats.hpp). `options` may be null. On success, `*result` is a new
- * model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT for null, a text that is
- * wrong (the message has the line), and samples that are missing or do not fit the model;
- * DETENT_SHAPE_MISMATCH for tensors whose bytes do not fit their shape; DETENT_UNSUPPORTED for
- * operators that cannot be run; DETENT_CANCELLED if the progress function said so. */
+ * files, threads, samples, pipelines of other tools and goals of accuracy are not for it. Layers
+ * that cannot be quantized stay as they are, also all of them; options->outcome tells how many are
+ * quantized. An empty text means the defaults.
+ * `samples` has sample_count * detent_model_input_count() calibration tensors: all inputs of the
+ * first run, in the order of the model, then those of the second one, and so on; the library copies
+ * what it keeps. It may be null if sample_count is 0 and the approach needs none. A model of
+ * float16 or bfloat16 computes in float32 afterwards, with inputs and outputs of the types that it
+ * had, if all its operators are known (graph/rewrite/widen_floats.hpp). `options` may be null. On
+ * success, `*result` is a new model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT
+ * for null, a text that is wrong (the message has the line), and samples that are missing or of
+ * another type than the model declares; DETENT_SHAPE_MISMATCH for tensors whose bytes do not fit
+ * their shape, or whose shape does not fit the model; DETENT_BAD_FILE if a run exceeds the limits;
+ * DETENT_CANCELLED if the progress function said so. */
 DETENT_C_API detent_status detent_model_quantize(const detent_model* model, const char* text,
                                                  size_t text_size, const detent_tensor* samples,
                                                  size_t sample_count,
                                                  const detent_quantize_options* options,
                                                  detent_model** result);
 
-/** A model that is ready to run: weights are packed, memory is kept between runs. */
+/** A model that is ready to run. The first run packs the weights; later ones reuse them, and
+ * memory. */
 typedef struct detent_session detent_session;
 
 /** Makes a session. `limits` (defaults) and `parallel` (the calling thread) may be null; the

@@ -29,12 +29,12 @@ typedef struct detent_scheme {
 
 /** How good a scale and a zero point are. */
 typedef struct detent_scale_evidence {
-  size_t size;             /**< Size of the structure in bytes, set by the _init function. */
-  double objective;        /**< What the method minimizes, at the parameters that it returns. */
-  double lower_bound;      /**< No parameters have a smaller objective; 0 if no bound is known. */
-  uint64_t count;          /**< Number of values. */
-  float lower,             /**< The smallest value. */
-      upper;               /**< The largest value. */
+  size_t size;        /**< Size of the structure in bytes, set by the _init function. */
+  double objective;   /**< What the method minimizes, at the parameters that it returns. */
+  double lower_bound; /**< No parameters have a smaller objective; 0 if no bound is known. */
+  uint64_t count;     /**< Number of values; 0 from observers that do not count them. */
+  float lower,        /**< The smallest value, and the largest one; for moving_average, names */
+      upper;          /**< with mean_, median_ or a tool: the range that was found. */
   double clipped_fraction; /**< Share of the values beyond the ends of the grid, 0..1. */
 } detent_scale_evidence;
 /** Sets the size, and all else to 0. `evidence` must not be null. */
@@ -107,8 +107,12 @@ DETENT_C_API detent_status detent_observer_begin_phase(detent_observer* observer
  * `parallel`, which may be null. DETENT_INVALID_ARGUMENT for null data of a tensor that is not
  * empty, other types, and extents whose product leaves the address space; DETENT_SHAPE_MISMATCH
  * for another number of channels than before. NaN and infinities are counted, and are errors of
- * detent_observer_finalize(). After DETENT_OUT_OF_MEMORY the observer may have seen a part of the
- * batch; all functions but detent_observer_load() and detent_observer_free() refuse it then. */
+ * detent_observer_finalize(); but moving_average and the names that begin with mean_ or median_
+ * refuse the batch, which is DETENT_INVALID_ARGUMENT. So do inc.kl, inc.percentile, ort.entropy,
+ * ort.percentile and torch.histogram where the range of the values is too long for a float or, but
+ * for the last, too short for their bins. A batch that is refused changes nothing. After
+ * DETENT_OUT_OF_MEMORY the observer may have seen a part of the batch; all functions but
+ * detent_observer_load() and detent_observer_free() refuse it then. */
 DETENT_C_API detent_status detent_observer_observe(detent_observer* observer, detent_type type,
                                                    const void* data, const size_t* shape,
                                                    const ptrdiff_t* strides, size_t rank,

@@ -133,11 +133,11 @@ DETENT_C_API detent_status detent_quantize_weights(const float* w, size_t rows, 
                                                    int32_t* zero_points, float* input_scales,
                                                    detent_weight_evidence* evidence);
 
-/** Computes SmoothQuant's scale of each input: s = a^alpha / m^(1 - alpha), with a the largest |x|
- * of the input (`magnitudes`, `columns` values) and m the largest |w| of its column; 1 where either
- * is 0. Inputs are to be divided by their scale, columns of weights multiplied by it. `alpha` is in
- * [0, 1]. Writes `columns` scales. DETENT_INVALID_ARGUMENT for null, NaN, infinities, negative
- * magnitudes, or another alpha. */
+/** Computes SmoothQuant's scale of each input: s = a^alpha / m^(1 - alpha), at least 1e-5, with a
+ * the largest |x| of the input (`magnitudes`, `columns` values) and m the largest |w| of its
+ * column; 1 where either is 0. Inputs are to be divided by their scale, columns of weights
+ * multiplied by it. `alpha` is in [0, 1]. Writes `columns` scales. DETENT_INVALID_ARGUMENT for
+ * null, NaN, infinities, negative magnitudes, or another alpha. */
 DETENT_C_API detent_status detent_smooth_quant_scales(const float* magnitudes, const float* w,
                                                       size_t rows, size_t columns, size_t stride,
                                                       float alpha, float* scales);

@@ -28,6 +28,10 @@
 #define DETENT_SEPARATE_COMPILATION
 #endif
 
+#if __cplusplus < 202002L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 202002L)
+#error "detent needs C++20: compile with -std=c++20"
+#endif
+
 #if defined(__FAST_MATH__)
 #error \
     "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"

@@ -47,7 +47,8 @@ struct int4_weight_options {
 
 /// An owned K x N matrix of 4-bit weights in the layout of the kernels, two codes to a byte, with a
 /// scale and a zero point for each quantization group of each column. Constant after construction:
-/// many threads may use it at the same time. A matrix that was moved from is empty.
+/// many threads may use it at the same time. A matrix that was moved from is empty. One whose copy
+/// assignment ran out of memory may only be assigned to or destroyed.
 class packed_int4_weights {
  public:
   /// An empty matrix: K and N are 0.

@@ -126,7 +126,8 @@ struct weight_options {
 /// and biases of its columns. Weights are stored as signed bytes: 128 is subtracted from unsigned
 /// weights and from their zero points, which changes no product. Constant after construction: many
 /// threads may use it at the same time. A copy shares what is made on first use (weight pairs,
-/// slices) with the original; a matrix that was moved from is empty.
+/// slices) with the original; a matrix that was moved from is empty. One whose copy assignment ran
+/// out of memory may only be assigned to or destroyed.
 class packed_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -469,7 +470,7 @@ struct packed_access {
 
 /// An owned K x N matrix of floats in the layout of the kernels, with a bias for each column.
 /// Constant after construction: many threads may use it at the same time. A matrix that was moved
-/// from is empty.
+/// from is empty. One whose copy assignment ran out of memory may only be assigned to or destroyed.
 class packed_floats {
  public:
   /// An empty matrix: K and N are 0.

@@ -89,7 +89,8 @@ struct filter_access;
 
 /// An owned filter bank of signed 8-bit weights in the layout of the kernels, with scales, zero
 /// points and biases of its output channels. Constant after construction: many threads may use it
-/// at the same time. A filter bank that was moved from is empty.
+/// at the same time. A filter bank that was moved from is empty. One whose copy assignment ran out
+/// of memory may only be assigned to or destroyed.
 class packed_filters {
  public:
   /// An empty filter bank, without channels.
@@ -184,7 +185,8 @@ struct filter_access {
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output
 /// channel. Constant after construction: many threads may use it at the same time. A filter bank
-/// that was moved from is empty.
+/// that was moved from is empty. One whose copy assignment ran out of memory may only be assigned
+/// to or destroyed.
 class packed_float_filters {
  public:
   /// An empty filter bank, without channels.

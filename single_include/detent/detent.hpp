@@ -106,6 +106,10 @@
 #define DETENT_SEPARATE_COMPILATION
 #endif
 
+#if __cplusplus < 202002L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 202002L)
+#error "detent needs C++20: compile with -std=c++20"
+#endif
+
 #if defined(__FAST_MATH__)
 #error \
     "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
@@ -8894,9 +8898,10 @@ class byte_reader {
       : rest_(bytes), where_(where) {
     const std::size_t given = bytes.size();
     require(given >= envelope_header, error_kind::bad_file, where, ": ", given,
-            " bytes are too few");
+            " bytes are too few for saved data");
     for (const char c : format.name) {
-      require(get<char>() == c, error_kind::bad_file, where, ": these are not ", format.name);
+      require(get<char>() == c, error_kind::bad_file, where,
+              ": these are not saved data of the kind ", format.name);
     }
     const auto version = get<std::uint32_t>();
     require(version == format.version, error_kind::unsupported, where, ": version ", version,
@@ -8974,8 +8979,8 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// A value that is T{} again after it was moved from, for members that describe other members which
-/// a move empties.
+/// A value that is T{} again after it was moved from, also to itself, for members that describe
+/// other members which a move empties.
 template <class T>
 class emptied_by_move {
  public:
@@ -8985,7 +8990,8 @@ class emptied_by_move {
   emptied_by_move& operator=(const emptied_by_move&) = default;
   emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
   emptied_by_move& operator=(emptied_by_move&& other) noexcept {
-    value_ = std::exchange(other.value_, T{});
+    T taken = std::exchange(other.value_, T{});
+    value_ = &other == this ? T{} : std::move(taken);  // as a vector, which is empty then
     return *this;
   }
   ~emptied_by_move() = default;
@@ -17446,7 +17452,8 @@ struct weight_options {
 /// and biases of its columns. Weights are stored as signed bytes: 128 is subtracted from unsigned
 /// weights and from their zero points, which changes no product. Constant after construction: many
 /// threads may use it at the same time. A copy shares what is made on first use (weight pairs,
-/// slices) with the original; a matrix that was moved from is empty.
+/// slices) with the original; a matrix that was moved from is empty. One whose copy assignment ran
+/// out of memory may only be assigned to or destroyed.
 class packed_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -17789,7 +17796,7 @@ struct packed_access {
 
 /// An owned K x N matrix of floats in the layout of the kernels, with a bias for each column.
 /// Constant after construction: many threads may use it at the same time. A matrix that was moved
-/// from is empty.
+/// from is empty. One whose copy assignment ran out of memory may only be assigned to or destroyed.
 class packed_floats {
  public:
   /// An empty matrix: K and N are 0.
@@ -26567,7 +26574,8 @@ struct filter_access;
 
 /// An owned filter bank of signed 8-bit weights in the layout of the kernels, with scales, zero
 /// points and biases of its output channels. Constant after construction: many threads may use it
-/// at the same time. A filter bank that was moved from is empty.
+/// at the same time. A filter bank that was moved from is empty. One whose copy assignment ran out
+/// of memory may only be assigned to or destroyed.
 class packed_filters {
  public:
   /// An empty filter bank, without channels.
@@ -26662,7 +26670,8 @@ struct filter_access {
 
 /// An owned filter bank of floats in the layout of the kernels, with a bias for each output
 /// channel. Constant after construction: many threads may use it at the same time. A filter bank
-/// that was moved from is empty.
+/// that was moved from is empty. One whose copy assignment ran out of memory may only be assigned
+/// to or destroyed.
 class packed_float_filters {
  public:
   /// An empty filter bank, without channels.
@@ -30234,7 +30243,8 @@ struct int4_weight_options {
 
 /// An owned K x N matrix of 4-bit weights in the layout of the kernels, two codes to a byte, with a
 /// scale and a zero point for each quantization group of each column. Constant after construction:
-/// many threads may use it at the same time. A matrix that was moved from is empty.
+/// many threads may use it at the same time. A matrix that was moved from is empty. One whose copy
+/// assignment ran out of memory may only be assigned to or destroyed.
 class packed_int4_weights {
  public:
   /// An empty matrix: K and N are 0.
@@ -31762,6 +31772,9 @@ DETENT_NAMESPACE_BEGIN
 /// @endcode
 class min_max_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Observes one batch. NaN values are counted and do not change the range; infinities become part
   /// of it. Either makes range() and finalize() throw. Throws invalid_argument for null data with a
   /// size that is not 0.
@@ -33057,7 +33070,8 @@ inline constexpr std::uint32_t infinity_pattern = 0x7F800000U;
 /// Counts floats in bins with a relative width below 1/512, over 31 octaves down from the largest
 /// magnitude seen. All of it is integers; see the head of this file for the layout of the bins.
 /// `kContent` says whether bins also keep the exact sum of their values. An object is a value that
-/// can be copied and compared; it is not thread-safe: use one per thread, then merge().
+/// can be copied and compared; it is not thread-safe: use one per thread, then merge(). If memory
+/// runs out in observe(), the histogram may have counted a part of the batch, and stays usable.
 template <bin_content kContent>
 class basic_histogram {
  public:
@@ -33071,8 +33085,11 @@ class basic_histogram {
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
-  /// Replaces the statistic and the storage by copies of those of the other histogram.
-  basic_histogram& operator=(const basic_histogram&) = default;
+  /// Replaces the statistic and the storage by copies of those of the other histogram. If memory
+  /// runs out, nothing has changed.
+  basic_histogram& operator=(const basic_histogram& other) {
+    return *this = basic_histogram(other);
+  }
   ~basic_histogram() = default;
   /// Takes over the bins of `other`, which afterwards has seen nothing.
   basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
@@ -33132,9 +33149,11 @@ class basic_histogram {
       const std::lock_guard lock(mutex);
       free.push_back(std::move(own));
     });
-    for (const basic_histogram& other : free) {
-      merge(other);
+    while (free.size() > 1) {
+      free.front().merge(free.back());
+      free.pop_back();
     }
+    merge(free.front());
   }
 
   /// Observes value x[i] counts[i] times, for each i. Throws shape_mismatch if the sizes differ,
@@ -33187,16 +33206,24 @@ class basic_histogram {
 
   /// Adds the counts of `other`: afterwards this histogram is in the state it would have if it had
   /// also seen everything that `other` has seen. Throws overflow if the total exceeds
-  /// largest_count.
+  /// largest_count. If it throws, nothing has changed, also if memory ran out.
   void merge(const basic_histogram& other) {
     require_room(other.count_);
+    if (other.lowest_ > lowest_) {
+      basic_histogram next = with_window(other.lowest_);
+      next.merge(other);
+      swap(next);
+      return;
+    }
     if (other.has_all_) {
       use_storage();
     }
-    if (other.lowest_ > lowest_) {
-      move_window(other.lowest_);
-    }
     const std::uint32_t raise = lowest_ - other.lowest_;
+    if (!has_all_) {  // all memory first
+      other.for_each_entry([&](std::uint32_t position, const entry&) {
+        static_cast<void>(entry_at(moved(position, raise)));
+      });
+    }
     other.for_each_entry([&](std::uint32_t position, const entry& e) {
       add(moved(position, raise), e.count, e.sum());
     });
@@ -33410,7 +33437,9 @@ class basic_histogram {
     }
   }
 
-  void move_window(std::uint32_t lowest) {
+  /// The same statistic with bins from the pattern `lowest` on, which is above lowest_. It is not
+  /// valid until a value is counted that needs this window.
+  [[nodiscard]] basic_histogram with_window(std::uint32_t lowest) const {
     basic_histogram next(storage_);
     if (has_all_) {
       next.use_storage();
@@ -33419,9 +33448,14 @@ class basic_histogram {
     for_each_entry([&](std::uint32_t position, const entry& e) {
       next.add(moved(position, raise), e.count, e.sum());
     });
-    entries_ = std::move(next.entries_);
-    first_entry_ = next.first_entry_;
-    lowest_ = lowest;
+    next.lowest_ = lowest;
+    next.count_ = count_;
+    next.count_nan_ = count_nan_;
+    next.count_infinite_ = count_infinite_;
+    next.count_zero_ = count_zero_;
+    next.lower_ = lower_;
+    next.upper_ = upper_;
+    return next;
   }
 
   void observe_block(std::span<const float> x) {
@@ -33430,12 +33464,12 @@ class basic_histogram {
     std::array<std::uint32_t, block_size + spare> positions;
     const auto& table = detail::active<kernels::statistics_kernels>();
     kernels::bin_block r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
-    count_ += x.size();
+    const std::size_t all = x.size();
+    std::size_t nans = 0;
     if (r.largest >= detail::infinity_pattern) [[unlikely]] {
       std::size_t n = 0;
       for (const float value : x) {
-        count_nan_ += std::isnan(value) ? 1U : 0U;
-        count_infinite_ += std::isinf(value) ? 1U : 0U;
+        nans += std::isnan(value) ? 1U : 0U;
         finite[n] = value;
         n += std::isfinite(value) ? 1U : 0U;
       }
@@ -33443,12 +33477,20 @@ class basic_histogram {
       r = table.bin_positions(x.data(), n, lowest_, positions.data());
     }
     if (r.largest >= lowest_ + window) [[unlikely]] {
-      move_window(lowest_for(r.largest));
-      r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+      basic_histogram next = with_window(lowest_for(r.largest));
+      next.observe_block(x);
+      swap(next);
+    } else {
+      has_all_ ? count_dense({positions.data(), r.count})
+               : count_sparse({positions.data(), r.count});
+      include_range(r.lower, r.upper);
+      count_ += x.size();
+      count_zero_ += x.size() - r.count;
     }
-    include_range(r.lower, r.upper);
-    count_zero_ += x.size() - r.count;
-    has_all_ ? count_dense({positions.data(), r.count}) : count_sparse({positions.data(), r.count});
+    // Nothing below can fail: a block is counted whole or not at all.
+    count_ += all - x.size();
+    count_nan_ += nans;
+    count_infinite_ += all - x.size() - nans;
   }
 
   /// Counts one value at each position.
@@ -33459,7 +33501,7 @@ class basic_histogram {
   }
   /// Counts one value at each position. Values whose page does not exist yet are first counted in
   /// the entries that belong to no page and then, with new pages, again: the loop needs no branch
-  /// for them.
+  /// for them. If there is no memory for the pages, nothing is counted.
   void count_sparse(std::span<std::uint32_t> positions) {
     if (entries_.empty()) {
       entries_.resize(page_size);
@@ -33476,13 +33518,28 @@ class basic_histogram {
     }
     if (counted != 0) {
       std::fill_n(entries, page_size, entry{});
-      const auto last = std::remove_if(positions.begin(), positions.end(), [&](std::uint32_t p) {
-        return has_page(p >> (dropped + page_bits));
+      const auto last = std::partition(positions.begin(), positions.end(), [&](std::uint32_t p) {
+        return !has_page(p >> (dropped + page_bits));
       });
+      taken_back counted_already{
+          *this, positions.subspan(static_cast<std::size_t>(last - positions.begin()))};
+      std::for_each(positions.begin(), last,
+                    [&](std::uint32_t p) { static_cast<void>(entry_at(p)); });
+      counted_already.positions = {};
       std::for_each(positions.begin(), last,
                     [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
     }
   }
+  /// Counts one value less at each position when it goes, unless they are cleared before.
+  struct taken_back {
+    basic_histogram& of;
+    std::span<const std::uint32_t> positions;
+    ~taken_back() {
+      for (const std::uint32_t p : positions) {
+        of.entry_at(p).add(~std::uint64_t{0}, 0U - std::uint64_t{p & dropped_mask});
+      }
+    }
+  };
   /// Calls f(position) for each one, four at a time.
   template <class F>
   static void for_each_position(std::span<const std::uint32_t> positions, const F& f) {
@@ -33499,22 +33556,26 @@ class basic_histogram {
 
   void observe_one(float x, std::uint64_t count) {
     use_storage();
-    count_ += count;
     if (!std::isfinite(x)) {
+      count_ += count;
       (std::isnan(x) ? count_nan_ : count_infinite_) += count;
       return;
     }
-    include_range(x, x);
     if (x == 0.0F) {
       count_zero_ += count;
-      return;
+    } else {
+      const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
+      if (lowest > lowest_) {
+        basic_histogram next = with_window(lowest);
+        next.observe_one(x, count);
+        swap(next);
+        return;
+      }
+      const std::uint32_t position = reference::bin_position(x, lowest_);
+      add(position, count, count * (position & dropped_mask));
     }
-    const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
-    if (lowest > lowest_) {
-      move_window(lowest);
-    }
-    const std::uint32_t position = reference::bin_position(x, lowest_);
-    add(position, count, count * (position & dropped_mask));
+    include_range(x, x);
+    count_ += count;
   }
 
   /// The bin of magnitudes that begins at a position.
@@ -34309,6 +34370,9 @@ struct percentile_options {
 /// thread, then merge().
 class percentile_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if the percentile is not in (0, 100].
   explicit percentile_observer(percentile_options options = {},
                                bin_storage storage = bin_storage::dense)
@@ -36061,14 +36125,19 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
+///     static constexpr bool takes_any_batch   true if observe() refuses no values, so that
+///                                             channel_observer need not copy the state first
+///
+/// An observer whose observe() throws must not have changed, unless memory ran out: then it may
+/// only be assigned to or destroyed.
 ///
 /// A type that has both forms of observe() gets the view, that is, the shape of the batch.
 ///
-/// The last three are for observers whose result depends on the order of batches. With append(),
-/// the state is that of all batches in order: append(later), where `later` has seen one batch,
-/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
-/// grows with the extents of batches: an observer that follows some batches and observes the
-/// others, in their order, ends with the histogram of all, which has counted the observed ones.
+/// append() and follow() are for observers whose result depends on the order of batches. With
+/// append(), the state is that of all batches in order: append(later), where `later` has seen one
+/// batch, gives the bits that observe() of that batch gives. With follow(), the histogram of an
+/// observer grows with the extents of batches: an observer that follows some batches and observes
+/// the others, in their order, ends with the histogram of all, which has counted the observed ones.
 /// Such observers then merge(); or, with append(), each of them has followed all batches before its
 /// own one.
 template <class Observer>
@@ -36084,8 +36153,8 @@ concept observer_type = std::copyable<Observer> &&(
                             });
 
 /// Holds one observer of any type by value, and forwards to it. Copies are deep. An object that was
-/// moved from may only be assigned to or destroyed. Not thread-safe: use one per thread, then
-/// merge().
+/// moved from, or whose observe() or merge() threw std::bad_alloc, may only be assigned to or
+/// destroyed. Not thread-safe: use one per thread, then merge().
 class any_observer {
  public:
   // The check for this very type comes first: observer_type asks whether any_observer is copyable,
@@ -36143,6 +36212,9 @@ class any_observer {
   /// Whether merge() gives the same state for any order of merges. False also if the type has no
   /// merge().
   [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
+  /// Whether observe() refuses no values: whatever they are, it throws only for lack of memory, and
+  /// beyond the number of values that it can count. False if the type does not say so.
+  [[nodiscard]] bool takes_any_batch() const noexcept { return self_->takes_any_batch(); }
   /// Whether the type has append(): its state can be put together from batches, in their order.
   [[nodiscard]] bool appends() const { return self_->appends(); }
   /// Whether the type has follow(): its state needs the extents of all batches before the batches.
@@ -36212,6 +36284,7 @@ class any_observer {
     virtual void begin_phase(std::size_t phase) = 0;
     virtual void merge(const base& other) = 0;
     [[nodiscard]] virtual bool merges_in_any_order() const = 0;
+    [[nodiscard]] virtual bool takes_any_batch() const noexcept = 0;
     [[nodiscard]] virtual bool appends() const noexcept = 0;
     [[nodiscard]] virtual bool follows() const noexcept = 0;
     virtual void append(const base& later) = 0;
@@ -36255,6 +36328,12 @@ class any_observer {
         return observer.merges_in_any_order();
       }
       return requires(Observer o) { o.merge(o); };
+    }
+    [[nodiscard]] bool takes_any_batch() const noexcept override {
+      if constexpr (requires { bool{Observer::takes_any_batch}; }) {
+        return Observer::takes_any_batch;
+      }
+      return false;
     }
     [[nodiscard]] bool appends() const noexcept override {
       return requires(Observer o) { o.append(o); };
@@ -38731,6 +38810,9 @@ DETENT_NAMESPACE_BEGIN
 /// thread, then merge().
 class constant_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if the scale is not a positive finite number.
   explicit constant_observer(quant_params params = {}) : params_(params) {
     detail::require_scale(params.scale, "constant_observer");
@@ -40026,6 +40108,9 @@ DETENT_NAMESPACE_BEGIN
 template <bin_content kContent, class Solver>
 class solving_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Makes an observer that has seen nothing and stores its histogram as `storage` says.
   explicit solving_observer(bin_storage storage = bin_storage::dense) : histogram_(storage) {}
 
@@ -40106,6 +40191,9 @@ using aciq_observer = solving_observer<bin_content::sums, detail::solve_aciq>;
 /// Not thread-safe: use one per thread, then merge().
 class lp_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Makes an observer for the exponent `p`. Throws invalid_argument if it is not in 1..8.
   explicit lp_observer(double p = lp_norm_options().p, bin_storage storage = bin_storage::dense)
       : p_(p), histogram_(storage) {
@@ -40216,6 +40304,9 @@ struct isotone_options {
 /// reproduces it to the bit); larger k, zero points and bounded memory are our own.
 class isotone_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if top_k is 0 or for a grid that params_from_range() refuses.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     require(options.top_k > 0, error_kind::invalid_argument, "isotone_observer: top_k is 0");
@@ -40239,18 +40330,26 @@ class isotone_observer {
     second_ = true;
   }
 
-  /// Observes rows along the axis of the options; an empty view or one of rank 0 changes nothing. A
-  /// row with a NaN or an infinity makes finalize() throw. Throws invalid_argument for null data or
-  /// an axis that the view does not have.
+  /// Observes rows along the axis of the options. A view of rank 0 is one row of one value,
+  /// whatever the axis; an empty view changes nothing. A row with a NaN or an infinity makes
+  /// finalize() throw. Throws invalid_argument for null data or an axis that the view does not
+  /// have.
   void observe(tensor_view<const float> x) {
-    if (x.rank == 0 || x.size() == 0) {
+    if (x.size() == 0) {
       return;
+    }
+    const bool is_single = x.rank == 0;
+    if (is_single) {
+      const std::size_t shape[] = {1};
+      x = tensor_view<const float>(x.data, shape);
     }
     require(x.data != nullptr, error_kind::invalid_argument,
             "isotone_observer: null data with size ", x.size());
     // The axis is swapped with the last one, so that rows can be walked.
     const auto rank = static_cast<std::ptrdiff_t>(x.rank);
-    const std::ptrdiff_t axis = options_.axis < 0 ? options_.axis + rank : options_.axis;
+    const std::ptrdiff_t axis = is_single           ? 0
+                                : options_.axis < 0 ? options_.axis + rank
+                                                    : options_.axis;
     require(axis >= 0 && axis < rank, error_kind::invalid_argument, "isotone_observer: axis ",
             options_.axis, " of a tensor of rank ", rank);
     std::swap(x.shape[static_cast<std::size_t>(axis)], x.shape[x.rank - 1]);
@@ -40297,13 +40396,15 @@ class isotone_observer {
   [[nodiscard]] std::uint64_t count_rows() const noexcept { return rows_; }
 
   /// The scale and zero point, with the evidence that the class describes. Throws
-  /// invalid_argument if `scheme` is not that of the options, or if nothing, a NaN or an infinity
-  /// was seen.
+  /// invalid_argument if `scheme` is not that of the options, if the second pass of an asymmetric
+  /// scheme has not begun, or if nothing, a NaN or an infinity was seen.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
         error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
     const value_range seen = range_.range();
+    require(second_ || scheme.symmetric, error_kind::invalid_argument,
+            "isotone_observer: the second pass has not begun");
     scale_solution s;
     s.params = params_from_range(seen, scheme);
     s.evidence.method = "isotone";
@@ -41596,6 +41697,9 @@ using namespace detent::detail;
 /// Memory: two doubles a sample, except for the aggregators min and max. Not thread-safe.
 class range_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
   explicit range_observer(range_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
@@ -41644,13 +41748,14 @@ class range_observer {
     }
   }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument unless the options are equal and both aggregators
-  /// are min or max: all others depend on the order of samples, at least in the last bits.
+  /// `other` has seen. Throws invalid_argument for other options, unsupported unless both
+  /// aggregators are min or max: all others depend on the order of samples, at least in the last
+  /// bits.
   void merge(const range_observer& other) {
-    require(options_ == other.options_ && is_online(options_.lower) && is_online(options_.upper),
-            error_kind::invalid_argument, where,
-            ": only observers with equal options and the aggregators min and max can be "
-            "merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": only the aggregators min and max can be merged");
     seen_.merge(other.seen_);
     if (!other.lower_.empty()) {
       add(lower_, options_.lower, other.lower_.front());
@@ -41908,11 +42013,13 @@ class min_max_observer {
   /// Whether merge() works with the options, in any order: not for a moving average.
   [[nodiscard]] bool merges_in_any_order() const noexcept { return !options_.moving_average; }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument if one of the two is a moving average, which depends
-  /// on the order of batches, or if the options differ.
+  /// `other` has seen. Throws invalid_argument if the options differ, unsupported for a moving
+  /// average, which depends on the order of batches.
   void merge(const min_max_observer& other) {
-    require(options_ == other.options_ && !options_.moving_average, error_kind::invalid_argument,
-            where, ": only plain observers with equal options can be merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": a moving average cannot be merged");
     seen_.merge(other.seen_);
   }
 
@@ -42512,6 +42619,9 @@ struct isotone_options {
 /// Source: besides the tool, NumPy 1, which divides a float by a number of Python in double.
 class isotone_observer {
  public:
+  /// Values are never refused, also NaN and infinities; rows that are too short are.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     detail::require_levels(options.scheme, where);
@@ -42574,11 +42684,12 @@ class isotone_observer {
     rows_.insert(rows_.end(), copy.rows_.begin(), copy.rows_.end());
   }
   /// Afterwards this observer is in the state it would have if it had also seen the rows of
-  /// `other`. Throws invalid_argument unless both have equal options with parity::fixed.
+  /// `other`. Throws invalid_argument for other options, unsupported without parity::fixed.
   void merge(const isotone_observer& other) {
-    require(options_ == other.options_ && options_.behaviour == parity::fixed,
-            error_kind::invalid_argument, where,
-            ": only observers with equal options and parity::fixed can be merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": only observers with parity::fixed can be merged");
     seen_.merge(other.seen_);
     const std::vector<top_two> rows = other.rows_;  // a copy: `other` may be this object
     rows_.insert(rows_.end(), rows.begin(), rows.end());
@@ -43213,6 +43324,9 @@ namespace ppq {
 /// one per thread, then merge().
 class min_max_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
   /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.
@@ -43525,6 +43639,9 @@ struct percentile_options {
 /// Memory: two floats a batch. Not thread-safe.
 class percentile_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument unless 0 <= percentile <= 1.
   explicit percentile_observer(percentile_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
@@ -44368,7 +44485,8 @@ DETENT_NAMESPACE_BEGIN
 /// in groups of 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
 ///
 /// Each observer sees its part of a view as one batch: a view of the remaining axes, in their
-/// order. Not thread-safe itself; observe() and solve() can share their work out to threads.
+/// order. Not thread-safe itself; observe() and solve() can share their work out to threads. After
+/// std::bad_alloc in observe(), an object may only be assigned to or destroyed.
 class channel_observer {
  public:
   /// Every channel begins with a copy of `prototype`, which should have seen nothing. `axes` are
@@ -44390,7 +44508,9 @@ class channel_observer {
   /// Observes one batch. The first call fixes the number of channels; an empty view changes
   /// nothing. Channels are shared out over `parallel`, and the result does not depend on it. Throws
   /// shape_mismatch if the number of channels changes between calls, invalid_argument for an axis
-  /// that `x` does not have or null data, and what the observers throw.
+  /// that `x` does not have or null data, and what the observers throw. If it throws, and memory
+  /// has not run out, nothing has changed; for that the states are copied first, unless the
+  /// observers take any values (any_observer::takes_any_batch()).
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
     require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
             axes_.back(), " of a tensor of rank ", x.rank);
@@ -44404,13 +44524,22 @@ class channel_observer {
       channels *= x.shape[axis];
     }
     require_channels(channels);
+    const bool is_first = channels_.empty();
+    const bool is_copied = !is_first && !prototype_.takes_any_batch();
+    std::vector<any_observer> next = is_first    ? std::vector<any_observer>(channels, prototype_)
+                                     : is_copied ? channels_
+                                                 : std::vector<any_observer>();
+    std::vector<any_observer>& observers = is_first || is_copied ? next : channels_;
     // If the last axis is a channel axis, neighbours in memory belong to different channels. They
     // are sorted by channel first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
-                         [&](std::size_t i) { channels_[i].observe(part(from, i)); });
+                         [&](std::size_t i) { observers[i].observe(part(from, i)); });
+    if (&observers == &next) {
+      channels_ = std::move(next);
+    }
   }
 
   /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
@@ -44438,21 +44567,21 @@ class channel_observer {
   }
 
   /// Merges the observers of `other` channel by channel. Throws shape_mismatch for other axes or
-  /// another number of channels, and what the observers throw.
+  /// another number of channels, and what the observers throw. If it throws, nothing has changed.
   void merge(const channel_observer& other) {
     require(axes_ == other.axes_, error_kind::shape_mismatch,
             "channel_observer: merging other axes");
     if (other.channels_.empty()) {
       return;
     }
-    if (channels_.empty()) {
-      std::vector<any_observer> next(other.channels_.size(), prototype_);
-      merge(next, other.channels_);
-      channels_ = std::move(next);  // an error before has not fixed the number of channels
-      return;
-    }
     require_channels(other.channels_.size());
-    merge(channels_, other.channels_);
+    std::vector<any_observer> next =
+        channels_.empty() ? std::vector<any_observer>(other.channels_.size(), prototype_)
+                          : channels_;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      next[i].merge(other.channels_[i]);
+    }
+    channels_ = std::move(next);
   }
 
   /// The state as bytes, in the envelope of byte_format.hpp: u64 number of axes, u64 each axis, u64
@@ -44517,17 +44646,8 @@ class channel_observer {
   }
 
  private:
-  static void merge(std::vector<any_observer>& into, const std::vector<any_observer>& from) {
-    for (std::size_t i = 0; i < into.size(); ++i) {
-      into[i].merge(from[i]);
-    }
-  }
-
-  void require_channels(std::size_t channels) {
-    if (channels_.empty()) {
-      channels_.resize(channels, prototype_);
-    }
-    require(channels_.size() == channels, error_kind::shape_mismatch,
+  void require_channels(std::size_t channels) const {
+    require(channels_.empty() || channels_.size() == channels, error_kind::shape_mismatch,
             "channel_observer: ", channels, " channels after ", channels_.size());
   }
 
@@ -44736,7 +44856,8 @@ DETENT_NAMESPACE_BEGIN
 /// are the error itself.
 ///
 /// The state does not depend on the order of values and merges. An object is a value that can be
-/// copied; it is not thread-safe: use one per thread, then merge().
+/// copied; one that was moved from may only be assigned to or destroyed. Not thread-safe: use one
+/// per thread, then merge().
 template <float_format F>
 requires(sizeof(F) == 2) class pattern_histogram {
  public:
@@ -47558,7 +47679,9 @@ class gram_matrix {
 ///
 /// Memory: 4 K^2 bytes for each b that occurs (one to three for most activations, at most eight),
 /// twice that after about 2^15 to 2^20 samples. Time: K^2 / 2 multiplications for each sample.
-/// Not thread-safe: use one per thread, then merge(). The state can be saved.
+/// Not thread-safe: use one per thread, then merge(). The state can be saved. An object that was
+/// moved from, or whose observe() or merge() threw std::bad_alloc, may only be assigned to or
+/// destroyed.
 class gram_observer {
  public:
   /// Makes an observer of K = `features` inputs. Throws invalid_argument if K is not in 1..2^20.
@@ -47597,13 +47720,13 @@ class gram_observer {
       return;
     }
     require_room(other.count_);
-    count_ += other.count_;
     for (const auto& [bin, sums] : other.sums_) {
       if (partial_sums* const here = sums_of(bin)) {
         add(*here, sums);
       }
     }
     forget_small_bins();
+    count_ += other.count_;
   }
 
   /// Number of features, K.
@@ -47831,10 +47954,14 @@ class gram_observer {
     if (!sums_.empty() && bin <= sums_.rbegin()->first - kept_bins) {
       return nullptr;
     }
-    partial_sums& sums = sums_[bin];
-    sums.magnitudes.resize(size_);
-    sums.low.resize(triangle(size_));
-    return &sums;
+    const auto found = sums_.find(bin);
+    if (found != sums_.end()) {
+      return &found->second;
+    }
+    partial_sums fresh;
+    fresh.magnitudes.resize(size_);
+    fresh.low.resize(triangle(size_));
+    return &sums_.emplace(bin, std::move(fresh)).first->second;
   }
   void forget_small_bins() {
     while (!sums_.empty() && sums_.begin()->first <= sums_.rbegin()->first - kept_bins) {

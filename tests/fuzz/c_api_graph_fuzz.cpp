@@ -91,7 +91,7 @@ detent_graph_limits small() {
   detent_graph_limits l;
   detent_graph_limits_init(&l);
   l.max_constant_bytes = l.max_memory_bytes = std::size_t{1} << 24U;
-  l.max_tensor_bytes = std::size_t{1} << 22U;
+  l.max_tensor_bytes = l.max_constant_tensor_bytes = std::size_t{1} << 22U;
   l.max_nodes = 1000;
   l.max_iterations = 100;
   l.max_multiply_adds = std::uint64_t{1} << 22U;

@@ -35,9 +35,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string path = fuzz::as_file(choices.rest(), is_proto ? ".pb" : ".npy");
   const graph::sample_options options{{.max_tensor_bytes = std::size_t{1} << 22U}, "--input "};
   fuzz::harmless("samples", [&] {
-    graph::sample_file file(path, options.limits);
     graph::model m;
-    graph::value_info input{"x", file.type(), rank < 4, {}, {}, {}};
+    graph::value_info input{"x", graph::element_type::undefined, rank < 4, {}, {}, {}};
+    // The type of the file, or one to which some types are converted.
+    input.type = dims % 3 == 0   ? graph::element_type::f32
+                 : dims % 3 == 1 ? graph::element_type::f16
+                                 : graph::sample_file(path, input, options.limits).type();
+    graph::sample_file file(path, input, options.limits);
     for (std::size_t i = 0; input.has_shape && i < rank; ++i) {
       input.dims.push_back(static_cast<std::int8_t>(dims >> 8U * i));  // negative: open
     }

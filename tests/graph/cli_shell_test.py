@@ -332,7 +332,7 @@ class Shell(unittest.TestCase):
                                     "--error-report", errors, "--error-method", "COSINE".lower(), output="again.onnx"))
         self.assertEqual((self.folder / "again.onnx").read_bytes(), first)
         self.assertIn("platform       tensorrt\n", text)
-        self.assertRegex(text.splitlines()[-1], r"again\.onnx: \d+ layers, \d+ of \d+ operators quantized, 16 calibration samples$")
+        self.assertRegex(text.splitlines()[-1], r"again\.onnx: \d+ layers, \d+ of \d+ operators quantized, 16 of 16 calibration samples used$")
         self.assertIn("only this layer quantized (cosine)", errors.read_text())
         self.works(*self.ppq("--platform", "trt_int8", "--calib-steps", 16, "--samples", 16, "--ppq-observers", output="theirs.onnx"))
         self.assertNotEqual((self.folder / "theirs.onnx").read_bytes(), first)

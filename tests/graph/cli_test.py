@@ -117,7 +117,9 @@ class CommandLine(unittest.TestCase):
 
     def works(self, *arguments):
         done = self.detent(*arguments)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
+        # Many tests take fewer samples than they would in earnest.
+        warnings = "".join(line for line in done.stderr.splitlines(True) if "with fewer than 8, ranges are unreliable" not in line)
+        self.assertEqual((done.returncode, warnings), (0, ""), arguments)
         return done.stdout
 
     def warns(self, words, *arguments):
@@ -272,7 +274,7 @@ class CommandLine(unittest.TestCase):
             "size.npy": images[:, :, :7],
             "scalar.npy": np.float32(1),
             "type.npy": images.astype(np.float64),
-            "integers.npy": images.astype(np.uint8),
+            "integers.npy": images.astype(np.int32),
             "endian.npy": images.astype(">f4"),
             "fortran.npy": np.asfortranarray(images),
             "none.npy": images[:0],
@@ -407,6 +409,8 @@ class CommandLine(unittest.TestCase):
                 self.assertGreater(compared["outputs"][0]["snr_db"], 12 if "nncf" in more else 25)
                 self.works("run", out, "--input", data, "-o", self.folder / "out")
                 self.assertEqual(np.load(self.folder / "out" / "y.npy").dtype, np.float16)
+        self.fails(["half.onnx: output 'y' is float16", "training needs outputs of float32"], "train", path, "-o", self.folder / "t.onnx",
+                   "--data", data, "--labels", labels, lines=2)
         # Operators that are unknown keep their types.
         foreign = node("MatMul", ["x", "w"], ["p"]), node("Foo", ["p"], ["y"]) + field(7, "some.domain")
         strange = self.write("foreign.onnx", model(foreign, *forms, [halves("w", weights)]) + field(8, field(1, "some.domain") + field(2, 1)))
@@ -829,17 +833,19 @@ class CommandLine(unittest.TestCase):
         out = self.folder / "out.onnx"
         bare = ["quantize", MODEL, "-o", out, "--pipeline", "nncf"]
         for mode in ("int8-asym", "int8-sym"):
-            self.assertIn("6 layers", self.works(*bare, "--compress", mode))
+            self.assertIn("6 layers: 0 of 4 bits, 6 of 8 bits, ", self.works(*bare, "--compress", mode))
+        self.warns(["no layer has weights of 4 bits", "--all-layers"], *bare, "--compress", "int4-sym")
         int4 = [*bare, "--compress", "int4-asym", "--group-size", 16, "--all-layers"]
-        self.assertIn("6 layers", self.works(*int4))
+        self.assertIn("6 layers: 1 of 4 bits, 5 of 8 bits, ", self.works(*int4))
         first = out.read_bytes()
         self.assertIn(b"MatMulNBits", first)
-        self.assertIn("1 layers", self.works(*int4, "--backup", "none"))
-        self.assertIn("5 layers", self.works(*int4, "--ignore", "type:Gemm"))
+        self.assertIn("1 layer: 1 of 4 bits, 0 of 8 bits, ", self.works(*int4, "--backup", "none"))
+        self.assertIn("5 layers: 0 of 4 bits", self.warns(["no layer has weights of 4 bits"], *int4, "--ignore", "type:Gemm"))
         # The only layer that may have 4 bits is all of what the ratio divides.
-        self.works(*int4, "--ratio", "0.5")
+        self.warns(["no layer has weights of 4 bits"], *int4, "--ratio", "0.5")
         self.assertNotIn(b"MatMulNBits", out.read_bytes())
-        self.works(*int4, "--ratio", "0.5", "--sensitivity", "mean-activation-variance", "--calib", CALIBRATION)
+        self.warns(["no layer has weights of 4 bits"], *int4, "--ratio", "0.5", "--sensitivity", "mean-activation-variance",
+                   "--calib", CALIBRATION)
         self.assertNotIn(b"MatMulNBits", out.read_bytes())
         self.works(*int4, "--scale-estimation", "--calib", CALIBRATION)
         self.assertNotEqual(first, out.read_bytes())
@@ -1604,7 +1610,7 @@ tuning:
                    self.config("format: matmulnbits\noperators: {types: {Gemm: {bits: 8, block-size: 16}}}\n"))
 
     def test_configuration_that_is_wrong(self):
-        for text, words in (("methods: kl", [":1:", "'methods'"]),
+        for text, words in (("methods: kl", [":1:", "'methods'", "the nearest is 'method'"]),
                             ("\nmethod: best", [":2:", "method", "minmax"]),
                             ("method: [kl, mse]", [":1:", "method"]),
                             ("output: x.onnx", [":1:", "'output'"]),
@@ -1699,6 +1705,29 @@ tuning:
             (scale,) = [a["scale"] for a in facts["activations"] if a["tensor"] == "x"]
             self.assertEqual(scale > 0.1, batch == "N")
             self.works("compare", path, out, "--data", data)
+
+    def test_calibration_that_tells_little(self):
+        minmax = ["--method", "minmax"]
+        few = self.array("few.npy", np.load(CALIBRATION)[:1])
+        self.warns(["warning: 1 calibration sample:", "fewer than 8"], *self.quantize(*minmax, calib=few))
+        self.warns(["fewer than 8"], *self.quantize(calib=few))
+        zeros = self.array("zeros.npy", np.zeros((8, 1, 8, 8), np.float32))
+        self.warns(["warning: input 'image' is 0 in all calibration samples"], *self.quantize(*minmax, calib=zeros))
+        self.assertEqual(self.detent(*self.quantize(*minmax)).stderr, "")
+        for given, words in (("range: [0, 1]", "0 .. 1,"), ("{scale: 0.001, zero-point: 0}", "0 .. 0.255")):
+            given = given if given[0] == "{" else "{" + given + "}"
+            config = self.write("given.yaml", f"method: minmax\ntensors:\n  image: {given}\n".encode())
+            facts = json.loads(self.warns(["the range given for 'image' is " + words, "from 0 to 16"],
+                                          *self.quantize("--json", "--config", config)))
+            image = next(a for a in facts["activations"] if a["tensor"] == "image")
+            self.assertEqual((image["method"], image["clipped_fraction"]), ("given", None))
+
+    def test_the_configuration_of_the_examples(self):
+        out = self.folder / "out.onnx"
+        done = self.detent(*self.quantize("--config", options.digits.parent / "quantize.yaml", output=out))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        last = self.works(*self.evaluate(model=out)).splitlines()[-1]
+        self.assertGreater(float(last.split()[1]), 98)
 
     def test_calibration_that_is_wrong(self):
         out = self.folder / "out.onnx"
@@ -1881,6 +1910,22 @@ tuning:
             self.assertIn("target " + target["target"], text)
             self.assertIn("top1 99.44 ", text)
 
+    def test_images_of_whole_numbers(self):
+        folder = options.digits
+        last = self.works(*self.evaluate(data=folder / "training_images.npy", labels=folder / "training_labels.npy")).splitlines()[-1]
+        self.assertTrue(last.startswith("top1 100.00 "), last)
+
+    def test_scores_that_are_no_rows(self):
+        path = self.write("rows.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", "N", 6, 4)], [value_info("y", "N", 6, 4)]))
+        data = self.array("x.npy", np.ones((5, 6, 4), np.float32))
+        labels = self.array("labels.npy", np.zeros(5, np.int64))
+        self.fails(["[1,6,4]", "no row of scores"], *self.evaluate(model=path, data=data, labels=labels))
+        # Axes of one element do no harm.
+        path = self.write("rows.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", "N", 4, 1, 1)],
+                                             [value_info("y", "N", 4, 1, 1)]))
+        data = self.array("x.npy", np.arange(20, 0, -1, dtype=np.float32).reshape(5, 4, 1, 1))
+        self.assertIn("top1 100.00 ", self.works(*self.evaluate(model=path, data=data, labels=labels)))
+
     def test_top5_and_ties(self):
         # Scores of a model that gives its input back: sample i has rank i for label 0.
         path = self.write("same.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", "N", 8)], [value_info("y", "N", 8)]))
@@ -1950,6 +1995,38 @@ tuning:
         self.assertEqual(lost[-1], "agreement 75.00 n 4")  # NaN ranks no class
         same = json.loads(self.works("compare", MODEL, MODEL, "--data", IMAGES, "--json"))
         self.assertEqual(same["agreement"], 100.0)
+        self.assertEqual({t["rescaled_snr_db"] for t in same["tensors"]}, {None})
+
+    def test_compare_rescaled_channels(self):
+        random = np.random.default_rng(11)
+        first, second = random.normal(size=(6, 5)), random.normal(size=(5, 3))
+        factors = np.array([1.0, 0.25, 2.0, 3.0, 0.5])
+
+        def perceptron(name, factors, noise=0.0):
+            weights = [floats("v", first * factors * (1 + noise)), floats("w", second / factors[:, None])]
+            nodes = [node("MatMul", ["x", "v"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "w"], ["y"])]
+            return self.write(name, model(nodes, [value_info("x", "N", 6)], [value_info("y", "N", 3)], weights))
+
+        plain = perceptron("plain.onnx", np.ones(5))
+        rescaled = perceptron("rescaled.onnx", factors, 1e-3 * random.normal(size=(6, 5)))
+        data = self.array("x.npy", random.normal(size=(64, 6)).astype(np.float32))
+        lines = self.works("compare", plain, rescaled, "--data", data).splitlines()
+        # The product runs together with its Relu.
+        self.assertEqual(["its channels were rescaled: " in line for line in lines[1:-1]], [True, False])
+        facts = json.loads(self.works("compare", plain, rescaled, "--data", data, "--json"))
+        for t in facts["tensors"]:
+            self.assertLess(t["snr_db"], 10)
+            self.assertTrue(50 < t["rescaled_snr_db"] < 70, t)
+            self.assertTrue(t["is_rescaled"])
+        # Channels that are wrong are not rescaled: one of garbage, a sign, all with one factor.
+        for wrong in (np.array([1.0, 0.25, 2.0, 3.0, 1e6]), np.array([1.0, 0.25, 2.0, 3.0, -0.5]), 3 * np.ones(5)):
+            noise = np.zeros((6, 5))
+            noise[:, 4] = 100 * random.normal(size=6) if wrong[4] == 1e6 else 0
+            facts = json.loads(self.works("compare", plain, perceptron("wrong.onnx", wrong, noise), "--data", data, "--json"))
+            self.assertEqual({(t["is_rescaled"], t["rescaled_snr_db"]) for t in facts["tensors"]}, {(False, None)}, wrong)
+        # A few samples fit any factor.
+        few = json.loads(self.works("compare", plain, rescaled, "--data", data, "--samples", ":5", "--json"))
+        self.assertEqual({t["rescaled_snr_db"] for t in few["tensors"]}, {None})
 
     def test_inspect(self):
         self.assertIn("Conv", self.works("inspect", MODEL))
@@ -2033,7 +2110,21 @@ tuning:
     def test_wrong_usage(self):
         self.wrong_usage([])
         self.wrong_usage(["'nonsense'"], "nonsense")
-        self.wrong_usage(["--bogus"], *self.quantize("--bogus"))
+        self.wrong_usage(["there is no option '--bogus'", "nearest"], *self.quantize("--bogus"))
+        self.wrong_usage(["there is no option '--aproach'; the nearest is '--approach'"], *self.quantize("--aproach", "dynamic"))
+        self.wrong_usage(["there is no option '--aproach'"], *self.quantize("--aproach=dynamic"))
+        self.wrong_usage(["there is no option '-v'"], "-v")
+        self.wrong_usage(["there is no option '--version'"], "quantize", "--version")
+        self.wrong_usage(["there is no option '-x'"], *self.quantize("-xy"))
+        self.wrong_usage(["MODEL is required", f"--input has taken '{MODEL}'", "detent run MODEL --input"],
+                         "run", "--input", IMAGES, MODEL, "-o", self.folder / "out")
+        self.wrong_usage([" is required"], "compare", "--data", IMAGES, MODEL)
+        for arguments in (["quantize", MODEL, "--calib", CALIBRATION], ["eval", MODEL, "--data", IMAGES], ["quantize", "--calib", CALIBRATION]):
+            self.assertNotIn("has taken", self.detent(*arguments).stderr)
+        # A value may begin with -.
+        self.wrong_usage(["--bits"], "quantize", MODEL, "--calib", CALIBRATION, "-o", "-out.onnx", "--bits", 99)
+        self.wrong_usage(["MODEL is required", f"--calib has taken '{MODEL}'"],
+                         "quantize", "--calib", CALIBRATION, MODEL, "-o", self.folder / "out.onnx")
         self.wrong_usage(["MODEL"], "inspect")
         self.wrong_usage(["-o"], "quantize", MODEL, "--calib", CALIBRATION)
         self.wrong_usage(["--labels"], "eval", MODEL, "--data", IMAGES)
@@ -2271,7 +2362,7 @@ tuning:
     def test_observe_output(self):
         state = self.folder / "a.states"
         text = self.works("observe", MODEL, "--calib", CALIBRATION, "--method", "isotone", "--samples", "10:20", "-o", state)
-        self.assertRegex(text, rf"^{re.escape(str(state))}: round 1 of 2, 10 samples in the first, {state.stat().st_size} bytes\n$")
+        self.assertRegex(text, rf"^{re.escape(str(state))}: 10 samples observed, round 1 of 2, {state.stat().st_size} bytes\n$")
         facts = json.loads(self.works("observe", MODEL, "--calib", CALIBRATION, "-o", state, "--json"))
         self.assertEqual({key: facts[key] for key in ("samples", "round", "rounds", "bytes", "approach", "method")},
                          {"samples": 100, "round": 1, "rounds": 1, "bytes": state.stat().st_size, "approach": "static",

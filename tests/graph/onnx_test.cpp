@@ -571,6 +571,25 @@ TEST_CASE("onnx: external data") {
            {"out.bin", "out of the model's folder"});
   rejected({{"location", "out/secret.bin"}}, error_kind::bad_file, {"out of the model's folder"});
   rejected({{"location", "out/missing.bin"}}, error_kind::bad_file, {"out of the model's folder"});
+
+  // Without a folder in the model's path.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const auto parse = [&](const char* location, bool is_allowed) {
+    graph::read_limits limits;
+    limits.allow_external_data = is_allowed;
+    graph_parts parts = relu_model();
+    parts.initializers = {external({{"location", location}})};
+    static_cast<void>(graph::parse_onnx(parts.model(), {}, limits));
+  };
+  CHECK_NOTHROW(parse("data.bin", true));
+  check_graph_error(error_kind::io, {"cannot open missing.bin"},
+                    [&] { parse("missing.bin", true); });
+  check_graph_error(error_kind::bad_file, {"out of the model's folder"},
+                    [&] { parse("out.bin", true); });
+  check_graph_error(error_kind::bad_file, {"tensor 'weights'", "another file"},
+                    [&] { parse("data.bin", false); });
+  std::filesystem::current_path(before);
 }
 
 TEST_CASE("onnx: mapped and copied external data are the same, and their damage is refused alike") {

@@ -223,6 +223,45 @@ TEST_CASE("ppq passes: equalization keeps the function and brings the error down
   }
 }
 
+TEST_CASE("ppq analysis: results of 16-bit floats are compared as float32") {
+  test::random_source r(12);
+  INFO("seed ", r.seed());
+  const graph::model m = perceptron(r, even_factors());
+  const std::vector<sample> samples = samples_of_x(r, {4, 6}, 6);
+  const auto errors_of = [&](const graph::model& network) {
+    quantized_graph g = ppq::make_quantized_graph(network, minmax_platform("snpe"));
+    ppq::pass_context c{samples_source(samples), {}};
+    ppq::run_pipeline(g, ppq::default_pipeline(), c);
+    std::vector<double> errors{ppq::output_error(g, samples_source(samples))};
+    for (const auto& e : ppq::layerwise_error_analysis(g, samples_source(samples))) {
+      errors.push_back(e.error);
+    }
+    return errors;
+  };
+  const std::vector<double> expected = errors_of(m);
+  REQUIRE(expected.size() == 3);
+  for (const element_type type : {element_type::f16, element_type::bf16}) {
+    INFO(graph::name(type));
+    graph::model narrow = m;
+    graph::node cast;
+    cast.op_type = "Cast";
+    cast.inputs = {m.outputs[0].name};
+    cast.outputs = {"narrow"};
+    cast.attributes["to"] = graph::attribute::of(static_cast<std::int64_t>(type));
+    narrow.nodes.push_back(cast);
+    narrow.outputs[0].name = "narrow";
+    narrow.outputs[0].type = type;
+    const std::vector<double> errors = errors_of(narrow);
+    REQUIRE(errors.size() == expected.size());
+    for (std::size_t i = 0; i < errors.size(); ++i) {
+      CHECK(expected[i] > 0.0);
+      // bfloat16 has 8 bits, as the levels of the quantized network have.
+      CHECK(errors[i] ==
+            doctest::Approx(expected[i]).epsilon(type == element_type::f16 ? 0.05 : 1));
+    }
+  }
+}
+
 TEST_CASE("ppq passes: the factors of a sweep, with biases and activations") {
   test::random_source r(11);
   INFO("seed ", r.seed());

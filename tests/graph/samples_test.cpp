@@ -25,6 +25,7 @@
 #include <detent/graph/model/npy.hpp>
 #include <detent/graph/model/samples.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 
 #include "check_graph_error.hpp"
 #include "model_builder.hpp"
@@ -34,6 +35,7 @@ namespace {
 
 using detent::error_kind;
 using detent::graph::element_type;
+using detent::graph::shape;
 using detent::graph::tensor;
 namespace fs = std::filesystem;
 namespace graph = detent::graph;
@@ -460,6 +462,43 @@ TEST_CASE("samples: an input that is called like the file of another one") {
           {files.path("names")});
 }
 
+TEST_CASE("samples: short integers become floats, floats those of 16 bits") {
+  const sample_files files;
+  const auto check = [&](element_type of_input, const tensor& stored, const tensor& expected) {
+    INFO(graph::name(stored.type()), " for ", graph::name(of_input));
+    graph::model m = model_of({{"x", {-1, 3}}});
+    m.inputs[0].type = of_input;
+    files.write("x.npy", stored);
+    files.write("x.pb", stored);
+    files.write("in/sample_0/input_0.npy", stored);
+    for (const char* name : {"x.npy", "x.pb"}) {
+      const graph::sample_set set(m, {files.path(name)});
+      CHECK(same(set.batch(0, 2).at("x"), expected));
+      CHECK(same(set.batch(1, 1).at("x"), graph::slice_samples(expected, 1, 1, 0)));
+      CHECK(
+          same(graph::sample_set(m, {files.path(name) + ":fixed"}).batch(0, 1).at("x"), expected));
+    }
+    CHECK(same(graph::sample_set(m, {files.path("in")}).batch(0, 1).at("x"), expected));
+  };
+  const shape dims{2, 3};
+  check(element_type::f32,
+        test::make_tensor<std::uint8_t>(element_type::u8, dims, {0, 1, 127, 128, 254, 255}),
+        test::floats(dims, {0, 1, 127, 128, 254, 255}));
+  check(element_type::f32,
+        test::make_tensor<std::int8_t>(element_type::s8, dims, {-128, -1, 0, 1, 2, 127}),
+        test::floats(dims, {-128, -1, 0, 1, 2, 127}));
+  check(element_type::f32,
+        test::make_tensor<std::uint16_t>(element_type::u16, dims, {0, 1, 255, 256, 65534, 65535}),
+        test::floats(dims, {0, 1, 255, 256, 65534, 65535}));
+  check(element_type::f32,
+        test::make_tensor<std::int16_t>(element_type::s16, dims, {-32768, -1, 0, 1, 2, 32767}),
+        test::floats(dims, {-32768, -1, 0, 1, 2, 32767}));
+  const tensor reals = test::floats(dims, {1.0F, 1.0009765625F, 0.1F, 65520.0F, -2.0F, 1e-9F});
+  for (const element_type half : {element_type::f16, element_type::bf16}) {
+    check(half, reals, graph::detail::float_to_half(reals, half));
+  }
+}
+
 TEST_CASE("samples: files of a folder that are not what they should be") {
   const sample_files files;
   const graph::model m = model_of({{"x", {-1, 3}}});
@@ -472,8 +511,11 @@ TEST_CASE("samples: files of a folder that are not what they should be") {
   files.write("in/sample_0/input_0.npy", counting({2, 4}));
   fails(error_kind::shape_mismatch, {"input_0.npy", "[2,4]", "'x' [-1,3]"});
   files.write("in/sample_0/input_0.pb",
-              test::make_tensor<std::uint8_t>(element_type::u8, {1, 3}, {1, 2, 3}));
-  fails(error_kind::invalid_argument, {"input_0.pb", "uint8", "'x' is float32"});
+              test::make_tensor<std::int32_t>(element_type::s32, {1, 3}, {1, 2, 3}));
+  fails(error_kind::invalid_argument, {"input_0.pb", "int32", "'x' is float32"});
+  files.write("in/sample_0/input_0.pb",
+              test::make_tensor<double>(element_type::f64, {1, 3}, {1, 2, 3}));
+  fails(error_kind::invalid_argument, {"float64", "'x' is float32", "astype('float32')"});
   fs::create_directories(files.path("in/sample_0/input_0.npy"));
   fails(error_kind::io, {"input_0.npy is a folder"});
   fs::create_directories(files.path("in/sample_0"));

@@ -560,8 +560,7 @@ TEST_CASE("training: the names that are most like another one") {
   CHECK(edit_distance("ab", "ba") == 2);
   CHECK(edit_distance("/layer.1/Add_output", "/layer.2/Add_output") == 1);
   CHECK(edit_distance(std::string(300, 'a'), std::string(300, 'a') + "b") == 0);
-  CHECK(graph::detail::nearest_names("bcd", {"xyz", "bcde", "abc", "bcd"}) ==
-        "'bcd', 'bcde', 'abc'");
-  CHECK(graph::detail::nearest_names("a", {"c", "b"}, 1) == "'c'");
-  CHECK(graph::detail::nearest_names("a", {}).empty());
+  CHECK(graph::nearest_names("bcd", {"xyz", "bcde", "abc", "bcd"}) == "'bcd', 'bcde', 'abc'");
+  CHECK(graph::nearest_names("a", {"c", "b"}, 1) == "'c'");
+  CHECK(graph::nearest_names("a", {}).empty());
 }

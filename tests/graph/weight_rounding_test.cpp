@@ -781,7 +781,7 @@ TEST_CASE("automatic: weight rounding is tried, kept where it helps, and left ou
         if (++tried == 2) {
           gain += 10.0 * std::log10(before / after);  // on samples that it has not seen
         }
-      } else if (tried > 0 && s.name.find("by the outputs") == std::string::npos) {
+      } else if (tried > 0 && s.name.find("on its own samples") == std::string::npos) {
         CHECK(s.noise_before == after);  // it begins where rounding has ended
         after = s.kept ? s.noise_after : after;
       }

@@ -231,6 +231,32 @@ TEST_CASE("widen_floats: models that stay as they are") {
   stays(beside.get());
 }
 
+TEST_CASE("widen_floats: an operator that makes 16 bits of all that it takes") {
+  const auto make_half = [](graph::operator_context& c) {
+    c.set_output(0, element_type::f16, c.input(0).dims());
+  };
+  const auto follow = [](graph::operator_context& c) {
+    c.set_output(0, c.input(0).type(), c.input(0).dims());
+  };
+  const auto run = [](graph::operator_context&) {};
+  model_builder b(17);
+  b.input("x", {2}, element_type::f16);
+  b.constant("c", half(floats({2}, {1, 2}), element_type::f16));
+  const std::string sum = b.add("Add", {"x", "c"});
+  b.output(b.add("Neg", {b.add("Made", {sum})}), element_type::f16);
+  const graph::model m = b.get();
+  for (const bool makes_half : {true, false}) {
+    INFO(makes_half);
+    graph::operator_registry registry = graph::default_operators();
+    registry.add(graph::operator_definition{"", "Made", 1, 1, graph::layout_support::plain,
+                                            makes_half ? +make_half : +follow, run});
+    graph::model wide = m;
+    CHECK(graph::widening_obstacle(m, registry).empty());
+    CHECK(graph::widen_floats(wide, registry) == !makes_half);
+    CHECK((graph::to_onnx(wide) == graph::to_onnx(m)) == makes_half);
+  }
+}
+
 TEST_CASE("widen_floats: statistics, outputs that are listed twice, many captured values") {
   constexpr element_type bf16 = element_type::bf16;
   random_source r(94);

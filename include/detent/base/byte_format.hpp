@@ -116,9 +116,10 @@ class byte_reader {
       : rest_(bytes), where_(where) {
     const std::size_t given = bytes.size();
     require(given >= envelope_header, error_kind::bad_file, where, ": ", given,
-            " bytes are too few");
+            " bytes are too few for saved data");
     for (const char c : format.name) {
-      require(get<char>() == c, error_kind::bad_file, where, ": these are not ", format.name);
+      require(get<char>() == c, error_kind::bad_file, where,
+              ": these are not saved data of the kind ", format.name);
     }
     const auto version = get<std::uint32_t>();
     require(version == format.version, error_kind::unsupported, where, ": version ", version,

@@ -10,8 +10,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// A value that is T{} again after it was moved from, for members that describe other members which
-/// a move empties.
+/// A value that is T{} again after it was moved from, also to itself, for members that describe
+/// other members which a move empties.
 template <class T>
 class emptied_by_move {
  public:
@@ -21,7 +21,8 @@ class emptied_by_move {
   emptied_by_move& operator=(const emptied_by_move&) = default;
   emptied_by_move(emptied_by_move&& other) noexcept : value_(std::exchange(other.value_, T{})) {}
   emptied_by_move& operator=(emptied_by_move&& other) noexcept {
-    value_ = std::exchange(other.value_, T{});
+    T taken = std::exchange(other.value_, T{});
+    value_ = &other == this ? T{} : std::move(taken);  // as a vector, which is empty then
     return *this;
   }
   ~emptied_by_move() = default;

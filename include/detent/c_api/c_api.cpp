@@ -217,7 +217,7 @@ detent_status detent_pack_weights(detent_type type, const void* w, size_t k, siz
     with_byte(type, where, [&]<class W>() {
       const matrix_view<const W> view(static_cast<const W*>(w), k, n, row_stride, column_stride);
       result = new detent_weights{
-          detent::pack_weights(view, weight_options_of(o), parallel_of(o.parallel))};
+          detent::pack_weights(view, weight_options_of(o, where), parallel_of(o.parallel))};
     });
   });
 }

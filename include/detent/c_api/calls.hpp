@@ -317,10 +317,23 @@ inline detent::epilogue_options scalar_options(const detent_epilogue& e) {
   return o;
 }
 
-/// The C++ form of weight options.
-inline detent::weight_options weight_options_of(const detent_weight_options& o) {
-  return {optional_span(o.scales, o.scale_count), optional_span(o.zero_points, o.zero_point_count),
-          optional_span(o.bias, o.bias_count)};
+/// A span of `count` values that a structure gives with their number. Throws shape_mismatch, naming
+/// the array, for null with a count and for an array without one, which the caller must have
+/// forgotten.
+template <class T>
+std::span<const T> counted_span(const T* data, std::size_t count, const char* where,
+                                const char* name) {
+  require((data == nullptr) == (count == 0), error_kind::shape_mismatch, where, ": ", count,
+          data == nullptr ? " " : " is the number of ", name,
+          data == nullptr ? " at a null pointer" : ", which are not null");
+  return {data, count};
+}
+
+/// The C++ form of weight options. Throws what counted_span() throws.
+inline detent::weight_options weight_options_of(const detent_weight_options& o, const char* where) {
+  return {counted_span(o.scales, o.scale_count, where, "scales"),
+          counted_span(o.zero_points, o.zero_point_count, where, "zero points"),
+          counted_span(o.bias, o.bias_count, where, "biases")};
 }
 
 }  // namespace detent_c

@@ -65,7 +65,7 @@ detent_status detent_pack_filters(const detent_filter_shape* shape, const int8_t
     const detent::filter_shape f{given.out_channels, given.in_channels, given.groups,
                                  given.kernel_height, given.kernel_width};
     result = new detent_filters{
-        detent::packed_filters(f, std::span(weights, count), weight_options_of(o))};
+        detent::packed_filters(f, std::span(weights, count), weight_options_of(o, where))};
   });
 }
 

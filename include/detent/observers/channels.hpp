@@ -29,7 +29,8 @@ DETENT_NAMESPACE_BEGIN
 /// in groups of 32 are a view of shape {n, k / 32, 32}, of which axes 0 and 1 are observed.
 ///
 /// Each observer sees its part of a view as one batch: a view of the remaining axes, in their
-/// order. Not thread-safe itself; observe() and solve() can share their work out to threads.
+/// order. Not thread-safe itself; observe() and solve() can share their work out to threads. After
+/// std::bad_alloc in observe(), an object may only be assigned to or destroyed.
 class channel_observer {
  public:
   /// Every channel begins with a copy of `prototype`, which should have seen nothing. `axes` are
@@ -51,7 +52,9 @@ class channel_observer {
   /// Observes one batch. The first call fixes the number of channels; an empty view changes
   /// nothing. Channels are shared out over `parallel`, and the result does not depend on it. Throws
   /// shape_mismatch if the number of channels changes between calls, invalid_argument for an axis
-  /// that `x` does not have or null data, and what the observers throw.
+  /// that `x` does not have or null data, and what the observers throw. If it throws, and memory
+  /// has not run out, nothing has changed; for that the states are copied first, unless the
+  /// observers take any values (any_observer::takes_any_batch()).
   void observe(tensor_view<const float> x, const parallel_for& parallel = {}) {
     require(axes_.back() < x.rank, error_kind::invalid_argument, "channel_observer: axis ",
             axes_.back(), " of a tensor of rank ", x.rank);
@@ -65,13 +68,22 @@ class channel_observer {
       channels *= x.shape[axis];
     }
     require_channels(channels);
+    const bool is_first = channels_.empty();
+    const bool is_copied = !is_first && !prototype_.takes_any_batch();
+    std::vector<any_observer> next = is_first    ? std::vector<any_observer>(channels, prototype_)
+                                     : is_copied ? channels_
+                                                 : std::vector<any_observer>();
+    std::vector<any_observer>& observers = is_first || is_copied ? next : channels_;
     // If the last axis is a channel axis, neighbours in memory belong to different channels. They
     // are sorted by channel first, once for all.
     const bool mixed = axes_.back() + 1 == x.rank;
     const std::vector<float> sorted = mixed ? by_channel(x) : std::vector<float>();
     const tensor_view<const float> from = mixed ? sorted_view(x, sorted.data()) : x;
     detail::run_parallel(parallel, channels,
-                         [&](std::size_t i) { channels_[i].observe(part(from, i)); });
+                         [&](std::size_t i) { observers[i].observe(part(from, i)); });
+    if (&observers == &next) {
+      channels_ = std::move(next);
+    }
   }
 
   /// Observes one batch of float16, bfloat16, float8 or double values, each rounded to the nearest
@@ -99,21 +111,21 @@ class channel_observer {
   }
 
   /// Merges the observers of `other` channel by channel. Throws shape_mismatch for other axes or
-  /// another number of channels, and what the observers throw.
+  /// another number of channels, and what the observers throw. If it throws, nothing has changed.
   void merge(const channel_observer& other) {
     require(axes_ == other.axes_, error_kind::shape_mismatch,
             "channel_observer: merging other axes");
     if (other.channels_.empty()) {
       return;
     }
-    if (channels_.empty()) {
-      std::vector<any_observer> next(other.channels_.size(), prototype_);
-      merge(next, other.channels_);
-      channels_ = std::move(next);  // an error before has not fixed the number of channels
-      return;
-    }
     require_channels(other.channels_.size());
-    merge(channels_, other.channels_);
+    std::vector<any_observer> next =
+        channels_.empty() ? std::vector<any_observer>(other.channels_.size(), prototype_)
+                          : channels_;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      next[i].merge(other.channels_[i]);
+    }
+    channels_ = std::move(next);
   }
 
   /// The state as bytes, in the envelope of byte_format.hpp: u64 number of axes, u64 each axis, u64
@@ -178,17 +190,8 @@ class channel_observer {
   }
 
  private:
-  static void merge(std::vector<any_observer>& into, const std::vector<any_observer>& from) {
-    for (std::size_t i = 0; i < into.size(); ++i) {
-      into[i].merge(from[i]);
-    }
-  }
-
-  void require_channels(std::size_t channels) {
-    if (channels_.empty()) {
-      channels_.resize(channels, prototype_);
-    }
-    require(channels_.size() == channels, error_kind::shape_mismatch,
+  void require_channels(std::size_t channels) const {
+    require(channels_.empty() || channels_.size() == channels, error_kind::shape_mismatch,
             "channel_observer: ", channels, " channels after ", channels_.size());
   }
 

@@ -21,6 +21,9 @@ DETENT_NAMESPACE_BEGIN
 /// thread, then merge().
 class constant_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if the scale is not a positive finite number.
   explicit constant_observer(quant_params params = {}) : params_(params) {
     detail::require_scale(params.scale, "constant_observer");

@@ -45,6 +45,9 @@ DETENT_NAMESPACE_BEGIN
 template <bin_content kContent, class Solver>
 class solving_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Makes an observer that has seen nothing and stores its histogram as `storage` says.
   explicit solving_observer(bin_storage storage = bin_storage::dense) : histogram_(storage) {}
 
@@ -125,6 +128,9 @@ using aciq_observer = solving_observer<bin_content::sums, detail::solve_aciq>;
 /// Not thread-safe: use one per thread, then merge().
 class lp_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Makes an observer for the exponent `p`. Throws invalid_argument if it is not in 1..8.
   explicit lp_observer(double p = lp_norm_options().p, bin_storage storage = bin_storage::dense)
       : p_(p), histogram_(storage) {

@@ -62,6 +62,9 @@ struct isotone_options {
 /// reproduces it to the bit); larger k, zero points and bounded memory are our own.
 class isotone_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if top_k is 0 or for a grid that params_from_range() refuses.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     require(options.top_k > 0, error_kind::invalid_argument, "isotone_observer: top_k is 0");
@@ -85,18 +88,26 @@ class isotone_observer {
     second_ = true;
   }
 
-  /// Observes rows along the axis of the options; an empty view or one of rank 0 changes nothing. A
-  /// row with a NaN or an infinity makes finalize() throw. Throws invalid_argument for null data or
-  /// an axis that the view does not have.
+  /// Observes rows along the axis of the options. A view of rank 0 is one row of one value,
+  /// whatever the axis; an empty view changes nothing. A row with a NaN or an infinity makes
+  /// finalize() throw. Throws invalid_argument for null data or an axis that the view does not
+  /// have.
   void observe(tensor_view<const float> x) {
-    if (x.rank == 0 || x.size() == 0) {
+    if (x.size() == 0) {
       return;
+    }
+    const bool is_single = x.rank == 0;
+    if (is_single) {
+      const std::size_t shape[] = {1};
+      x = tensor_view<const float>(x.data, shape);
     }
     require(x.data != nullptr, error_kind::invalid_argument,
             "isotone_observer: null data with size ", x.size());
     // The axis is swapped with the last one, so that rows can be walked.
     const auto rank = static_cast<std::ptrdiff_t>(x.rank);
-    const std::ptrdiff_t axis = options_.axis < 0 ? options_.axis + rank : options_.axis;
+    const std::ptrdiff_t axis = is_single           ? 0
+                                : options_.axis < 0 ? options_.axis + rank
+                                                    : options_.axis;
     require(axis >= 0 && axis < rank, error_kind::invalid_argument, "isotone_observer: axis ",
             options_.axis, " of a tensor of rank ", rank);
     std::swap(x.shape[static_cast<std::size_t>(axis)], x.shape[x.rank - 1]);
@@ -143,13 +154,15 @@ class isotone_observer {
   [[nodiscard]] std::uint64_t count_rows() const noexcept { return rows_; }
 
   /// The scale and zero point, with the evidence that the class describes. Throws
-  /// invalid_argument if `scheme` is not that of the options, or if nothing, a NaN or an infinity
-  /// was seen.
+  /// invalid_argument if `scheme` is not that of the options, if the second pass of an asymmetric
+  /// scheme has not begun, or if nothing, a NaN or an infinity was seen.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
         error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
     const value_range seen = range_.range();
+    require(second_ || scheme.symmetric, error_kind::invalid_argument,
+            "isotone_observer: the second pass has not begun");
     scale_solution s;
     s.params = params_from_range(seen, scheme);
     s.evidence.method = "isotone";

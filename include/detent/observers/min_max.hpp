@@ -49,6 +49,9 @@ DETENT_NAMESPACE_BEGIN
 /// @endcode
 class min_max_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Observes one batch. NaN values are counted and do not change the range; infinities become part
   /// of it. Either makes range() and finalize() throw. Throws invalid_argument for null data with a
   /// size that is not 0.

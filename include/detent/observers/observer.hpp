@@ -80,14 +80,19 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
+///     static constexpr bool takes_any_batch   true if observe() refuses no values, so that
+///                                             channel_observer need not copy the state first
+///
+/// An observer whose observe() throws must not have changed, unless memory ran out: then it may
+/// only be assigned to or destroyed.
 ///
 /// A type that has both forms of observe() gets the view, that is, the shape of the batch.
 ///
-/// The last three are for observers whose result depends on the order of batches. With append(),
-/// the state is that of all batches in order: append(later), where `later` has seen one batch,
-/// gives the bits that observe() of that batch gives. With follow(), the histogram of an observer
-/// grows with the extents of batches: an observer that follows some batches and observes the
-/// others, in their order, ends with the histogram of all, which has counted the observed ones.
+/// append() and follow() are for observers whose result depends on the order of batches. With
+/// append(), the state is that of all batches in order: append(later), where `later` has seen one
+/// batch, gives the bits that observe() of that batch gives. With follow(), the histogram of an
+/// observer grows with the extents of batches: an observer that follows some batches and observes
+/// the others, in their order, ends with the histogram of all, which has counted the observed ones.
 /// Such observers then merge(); or, with append(), each of them has followed all batches before its
 /// own one.
 template <class Observer>
@@ -103,8 +108,8 @@ concept observer_type = std::copyable<Observer> &&(
                             });
 
 /// Holds one observer of any type by value, and forwards to it. Copies are deep. An object that was
-/// moved from may only be assigned to or destroyed. Not thread-safe: use one per thread, then
-/// merge().
+/// moved from, or whose observe() or merge() threw std::bad_alloc, may only be assigned to or
+/// destroyed. Not thread-safe: use one per thread, then merge().
 class any_observer {
  public:
   // The check for this very type comes first: observer_type asks whether any_observer is copyable,
@@ -162,6 +167,9 @@ class any_observer {
   /// Whether merge() gives the same state for any order of merges. False also if the type has no
   /// merge().
   [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
+  /// Whether observe() refuses no values: whatever they are, it throws only for lack of memory, and
+  /// beyond the number of values that it can count. False if the type does not say so.
+  [[nodiscard]] bool takes_any_batch() const noexcept { return self_->takes_any_batch(); }
   /// Whether the type has append(): its state can be put together from batches, in their order.
   [[nodiscard]] bool appends() const { return self_->appends(); }
   /// Whether the type has follow(): its state needs the extents of all batches before the batches.
@@ -231,6 +239,7 @@ class any_observer {
     virtual void begin_phase(std::size_t phase) = 0;
     virtual void merge(const base& other) = 0;
     [[nodiscard]] virtual bool merges_in_any_order() const = 0;
+    [[nodiscard]] virtual bool takes_any_batch() const noexcept = 0;
     [[nodiscard]] virtual bool appends() const noexcept = 0;
     [[nodiscard]] virtual bool follows() const noexcept = 0;
     virtual void append(const base& later) = 0;
@@ -274,6 +283,12 @@ class any_observer {
         return observer.merges_in_any_order();
       }
       return requires(Observer o) { o.merge(o); };
+    }
+    [[nodiscard]] bool takes_any_batch() const noexcept override {
+      if constexpr (requires { bool{Observer::takes_any_batch}; }) {
+        return Observer::takes_any_batch;
+      }
+      return false;
     }
     [[nodiscard]] bool appends() const noexcept override {
       return requires(Observer o) { o.append(o); };

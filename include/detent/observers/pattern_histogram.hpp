@@ -26,7 +26,8 @@ DETENT_NAMESPACE_BEGIN
 /// are the error itself.
 ///
 /// The state does not depend on the order of values and merges. An object is a value that can be
-/// copied; it is not thread-safe: use one per thread, then merge().
+/// copied; one that was moved from may only be assigned to or destroyed. Not thread-safe: use one
+/// per thread, then merge().
 template <float_format F>
 requires(sizeof(F) == 2) class pattern_histogram {
  public:

@@ -51,6 +51,9 @@ struct percentile_options {
 /// thread, then merge().
 class percentile_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument if the percentile is not in (0, 100].
   explicit percentile_observer(percentile_options options = {},
                                bin_storage storage = bin_storage::dense)

@@ -255,7 +255,9 @@ class gram_matrix {
 ///
 /// Memory: 4 K^2 bytes for each b that occurs (one to three for most activations, at most eight),
 /// twice that after about 2^15 to 2^20 samples. Time: K^2 / 2 multiplications for each sample.
-/// Not thread-safe: use one per thread, then merge(). The state can be saved.
+/// Not thread-safe: use one per thread, then merge(). The state can be saved. An object that was
+/// moved from, or whose observe() or merge() threw std::bad_alloc, may only be assigned to or
+/// destroyed.
 class gram_observer {
  public:
   /// Makes an observer of K = `features` inputs. Throws invalid_argument if K is not in 1..2^20.
@@ -294,13 +296,13 @@ class gram_observer {
       return;
     }
     require_room(other.count_);
-    count_ += other.count_;
     for (const auto& [bin, sums] : other.sums_) {
       if (partial_sums* const here = sums_of(bin)) {
         add(*here, sums);
       }
     }
     forget_small_bins();
+    count_ += other.count_;
   }
 
   /// Number of features, K.
@@ -528,10 +530,14 @@ class gram_observer {
     if (!sums_.empty() && bin <= sums_.rbegin()->first - kept_bins) {
       return nullptr;
     }
-    partial_sums& sums = sums_[bin];
-    sums.magnitudes.resize(size_);
-    sums.low.resize(triangle(size_));
-    return &sums;
+    const auto found = sums_.find(bin);
+    if (found != sums_.end()) {
+      return &found->second;
+    }
+    partial_sums fresh;
+    fresh.magnitudes.resize(size_);
+    fresh.low.resize(triangle(size_));
+    return &sums_.emplace(bin, std::move(fresh)).first->second;
   }
   void forget_small_bins() {
     while (!sums_.empty() && sums_.begin()->first <= sums_.rbegin()->first - kept_bins) {

@@ -83,7 +83,8 @@ inline constexpr std::uint32_t infinity_pattern = 0x7F800000U;
 /// Counts floats in bins with a relative width below 1/512, over 31 octaves down from the largest
 /// magnitude seen. All of it is integers; see the head of this file for the layout of the bins.
 /// `kContent` says whether bins also keep the exact sum of their values. An object is a value that
-/// can be copied and compared; it is not thread-safe: use one per thread, then merge().
+/// can be copied and compared; it is not thread-safe: use one per thread, then merge(). If memory
+/// runs out in observe(), the histogram may have counted a part of the batch, and stays usable.
 template <bin_content kContent>
 class basic_histogram {
  public:
@@ -97,8 +98,11 @@ class basic_histogram {
   }
   /// Copies the statistic and the storage of the other histogram.
   basic_histogram(const basic_histogram&) = default;
-  /// Replaces the statistic and the storage by copies of those of the other histogram.
-  basic_histogram& operator=(const basic_histogram&) = default;
+  /// Replaces the statistic and the storage by copies of those of the other histogram. If memory
+  /// runs out, nothing has changed.
+  basic_histogram& operator=(const basic_histogram& other) {
+    return *this = basic_histogram(other);
+  }
   ~basic_histogram() = default;
   /// Takes over the bins of `other`, which afterwards has seen nothing.
   basic_histogram(basic_histogram&& other) noexcept : basic_histogram(other.storage_) {
@@ -158,9 +162,11 @@ class basic_histogram {
       const std::lock_guard lock(mutex);
       free.push_back(std::move(own));
     });
-    for (const basic_histogram& other : free) {
-      merge(other);
+    while (free.size() > 1) {
+      free.front().merge(free.back());
+      free.pop_back();
     }
+    merge(free.front());
   }
 
   /// Observes value x[i] counts[i] times, for each i. Throws shape_mismatch if the sizes differ,
@@ -213,16 +219,24 @@ class basic_histogram {
 
   /// Adds the counts of `other`: afterwards this histogram is in the state it would have if it had
   /// also seen everything that `other` has seen. Throws overflow if the total exceeds
-  /// largest_count.
+  /// largest_count. If it throws, nothing has changed, also if memory ran out.
   void merge(const basic_histogram& other) {
     require_room(other.count_);
+    if (other.lowest_ > lowest_) {
+      basic_histogram next = with_window(other.lowest_);
+      next.merge(other);
+      swap(next);
+      return;
+    }
     if (other.has_all_) {
       use_storage();
     }
-    if (other.lowest_ > lowest_) {
-      move_window(other.lowest_);
-    }
     const std::uint32_t raise = lowest_ - other.lowest_;
+    if (!has_all_) {  // all memory first
+      other.for_each_entry([&](std::uint32_t position, const entry&) {
+        static_cast<void>(entry_at(moved(position, raise)));
+      });
+    }
     other.for_each_entry([&](std::uint32_t position, const entry& e) {
       add(moved(position, raise), e.count, e.sum());
     });
@@ -436,7 +450,9 @@ class basic_histogram {
     }
   }
 
-  void move_window(std::uint32_t lowest) {
+  /// The same statistic with bins from the pattern `lowest` on, which is above lowest_. It is not
+  /// valid until a value is counted that needs this window.
+  [[nodiscard]] basic_histogram with_window(std::uint32_t lowest) const {
     basic_histogram next(storage_);
     if (has_all_) {
       next.use_storage();
@@ -445,9 +461,14 @@ class basic_histogram {
     for_each_entry([&](std::uint32_t position, const entry& e) {
       next.add(moved(position, raise), e.count, e.sum());
     });
-    entries_ = std::move(next.entries_);
-    first_entry_ = next.first_entry_;
-    lowest_ = lowest;
+    next.lowest_ = lowest;
+    next.count_ = count_;
+    next.count_nan_ = count_nan_;
+    next.count_infinite_ = count_infinite_;
+    next.count_zero_ = count_zero_;
+    next.lower_ = lower_;
+    next.upper_ = upper_;
+    return next;
   }
 
   void observe_block(std::span<const float> x) {
@@ -456,12 +477,12 @@ class basic_histogram {
     std::array<std::uint32_t, block_size + spare> positions;
     const auto& table = detail::active<kernels::statistics_kernels>();
     kernels::bin_block r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
-    count_ += x.size();
+    const std::size_t all = x.size();
+    std::size_t nans = 0;
     if (r.largest >= detail::infinity_pattern) [[unlikely]] {
       std::size_t n = 0;
       for (const float value : x) {
-        count_nan_ += std::isnan(value) ? 1U : 0U;
-        count_infinite_ += std::isinf(value) ? 1U : 0U;
+        nans += std::isnan(value) ? 1U : 0U;
         finite[n] = value;
         n += std::isfinite(value) ? 1U : 0U;
       }
@@ -469,12 +490,20 @@ class basic_histogram {
       r = table.bin_positions(x.data(), n, lowest_, positions.data());
     }
     if (r.largest >= lowest_ + window) [[unlikely]] {
-      move_window(lowest_for(r.largest));
-      r = table.bin_positions(x.data(), x.size(), lowest_, positions.data());
+      basic_histogram next = with_window(lowest_for(r.largest));
+      next.observe_block(x);
+      swap(next);
+    } else {
+      has_all_ ? count_dense({positions.data(), r.count})
+               : count_sparse({positions.data(), r.count});
+      include_range(r.lower, r.upper);
+      count_ += x.size();
+      count_zero_ += x.size() - r.count;
     }
-    include_range(r.lower, r.upper);
-    count_zero_ += x.size() - r.count;
-    has_all_ ? count_dense({positions.data(), r.count}) : count_sparse({positions.data(), r.count});
+    // Nothing below can fail: a block is counted whole or not at all.
+    count_ += all - x.size();
+    count_nan_ += nans;
+    count_infinite_ += all - x.size() - nans;
   }
 
   /// Counts one value at each position.
@@ -485,7 +514,7 @@ class basic_histogram {
   }
   /// Counts one value at each position. Values whose page does not exist yet are first counted in
   /// the entries that belong to no page and then, with new pages, again: the loop needs no branch
-  /// for them.
+  /// for them. If there is no memory for the pages, nothing is counted.
   void count_sparse(std::span<std::uint32_t> positions) {
     if (entries_.empty()) {
       entries_.resize(page_size);
@@ -502,13 +531,28 @@ class basic_histogram {
     }
     if (counted != 0) {
       std::fill_n(entries, page_size, entry{});
-      const auto last = std::remove_if(positions.begin(), positions.end(), [&](std::uint32_t p) {
-        return has_page(p >> (dropped + page_bits));
+      const auto last = std::partition(positions.begin(), positions.end(), [&](std::uint32_t p) {
+        return !has_page(p >> (dropped + page_bits));
       });
+      taken_back counted_already{
+          *this, positions.subspan(static_cast<std::size_t>(last - positions.begin()))};
+      std::for_each(positions.begin(), last,
+                    [&](std::uint32_t p) { static_cast<void>(entry_at(p)); });
+      counted_already.positions = {};
       std::for_each(positions.begin(), last,
                     [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
     }
   }
+  /// Counts one value less at each position when it goes, unless they are cleared before.
+  struct taken_back {
+    basic_histogram& of;
+    std::span<const std::uint32_t> positions;
+    ~taken_back() {
+      for (const std::uint32_t p : positions) {
+        of.entry_at(p).add(~std::uint64_t{0}, 0U - std::uint64_t{p & dropped_mask});
+      }
+    }
+  };
   /// Calls f(position) for each one, four at a time.
   template <class F>
   static void for_each_position(std::span<const std::uint32_t> positions, const F& f) {
@@ -525,22 +569,26 @@ class basic_histogram {
 
   void observe_one(float x, std::uint64_t count) {
     use_storage();
-    count_ += count;
     if (!std::isfinite(x)) {
+      count_ += count;
       (std::isnan(x) ? count_nan_ : count_infinite_) += count;
       return;
     }
-    include_range(x, x);
     if (x == 0.0F) {
       count_zero_ += count;
-      return;
+    } else {
+      const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
+      if (lowest > lowest_) {
+        basic_histogram next = with_window(lowest);
+        next.observe_one(x, count);
+        swap(next);
+        return;
+      }
+      const std::uint32_t position = reference::bin_position(x, lowest_);
+      add(position, count, count * (position & dropped_mask));
     }
-    const std::uint32_t lowest = lowest_for(std::bit_cast<std::uint32_t>(std::fabs(x)));
-    if (lowest > lowest_) {
-      move_window(lowest);
-    }
-    const std::uint32_t position = reference::bin_position(x, lowest_);
-    add(position, count, count * (position & dropped_mask));
+    include_range(x, x);
+    count_ += count;
   }
 
   /// The bin of magnitudes that begins at a position.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The C interface's functions on models and sessions.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,7 +44,9 @@ namespace {
 graph::read_limits read_limits_of(const detent_graph_limits& l) {
   graph::read_limits own;
   own.max_constant_bytes = l.max_constant_bytes;
-  own.max_tensor_bytes = l.max_tensor_bytes;
+  // In older programs, the limit of outputs is that of constants, too.
+  const bool has_own = l.size > offsetof(detent_graph_limits, max_constant_tensor_bytes);
+  own.max_tensor_bytes = has_own ? l.max_constant_tensor_bytes : l.max_tensor_bytes;
   own.max_nodes = l.max_nodes;
   return own;
 }
@@ -141,6 +143,7 @@ void detent_graph_limits_init(detent_graph_limits* limits) {
   limits->max_memory_bytes = running.max_memory_bytes;
   limits->max_iterations = running.max_iterations;
   limits->max_multiply_adds = running.max_multiply_adds;
+  limits->max_constant_tensor_bytes = reading.max_tensor_bytes;
 }
 
 detent_status detent_model_read(const char* path, const detent_graph_limits* limits,
@@ -161,11 +164,10 @@ detent_status detent_model_parse(const void* bytes, size_t size, const detent_gr
     const std::span<const std::byte> from = bytes_of(bytes, size, where);
     detent_model*& result = checked(model, where, "result");
     const detent_graph_limits l = known_fields(limits, &detent_graph_limits_init, where);
-    // A folder that cannot exist, as no name holds a null character: bytes in memory must not make
-    // the library read files.
-    const std::filesystem::path nowhere(std::string(1, '\0'));
-    result = new detent_model{graph::parse_onnx(
-        {reinterpret_cast<const char*>(from.data()), from.size()}, nowhere, read_limits_of(l))};
+    graph::read_limits reading = read_limits_of(l);
+    reading.allow_external_data = false;
+    result = new detent_model{
+        graph::parse_onnx({reinterpret_cast<const char*>(from.data()), from.size()}, {}, reading)};
   });
 }
 
@@ -184,9 +186,18 @@ detent_status detent_model_serialize(const detent_model* model, void* buffer, si
   return guarded([&] {
     constexpr const char* where = "detent_model_serialize";
     const graph::model& m = checked(model, where, "model").value;
-    checked(needed, where, "needed");
-    const std::string bytes = graph::to_onnx(m);
-    hand_out(std::as_bytes(std::span(bytes)), buffer, capacity, needed, where);
+    std::size_t& size = checked(needed, where, "needed");
+    const graph::detail::file_pieces pieces = graph::detail::model_pieces(m);
+    require(pieces.size() < graph::onnx_file_limit, error_kind::unsupported, where,
+            ": the model has ", pieces.size(), " bytes; a file of this format holds 2 GiB");
+    require(capacity < pieces.size() || buffer != nullptr, error_kind::invalid_argument, where,
+            ": null buffer");
+    size = static_cast<std::size_t>(pieces.size());
+    if (capacity >= size) {
+      auto* to = static_cast<char*>(buffer);
+      pieces.write(
+          [&to](const char* piece, std::size_t count) { to = std::copy_n(piece, count, to); });
+    }
   });
 }
 
@@ -221,6 +232,11 @@ void detent_tensor_init(detent_tensor* tensor) {
   tensor->size = sizeof *tensor;
 }
 
+void detent_quantize_outcome_init(detent_quantize_outcome* outcome) {
+  *outcome = {};
+  outcome->size = sizeof *outcome;
+}
+
 void detent_quantize_options_init(detent_quantize_options* options) {
   *options = {};
   options->size = sizeof *options;
@@ -242,6 +258,9 @@ detent_status detent_model_quantize(const detent_model* model, const char* text,
     const std::size_t tensors =
         detent::detail::checked_size(where, {sample_count, m.inputs.size()});
     graph::quantization_run run{.executor = executor_options_of(o.limits, o.parallel, where)};
+    if (o.outcome != nullptr) {
+      write_known_fields(o.outcome, {}, where);
+    }
     const progress_reporter report(o);
     run.on_progress = [&report](const graph::quantization_progress& p) {
       report(p.step.c_str(), p.done, p.total);
@@ -255,7 +274,16 @@ detent_status detent_model_quantize(const detent_model* model, const char* text,
     report("quantizing", 0, 0);
     graph::model widened = m;  // shares the constants, unless they have 16 bits
     graph::widen_floats(widened);
-    made = new detent_model{graph::quantize_as_told(job, widened, source, run).result};
+    graph::quantization_outcome done = graph::quantize_as_told(job, widened, source, run);
+    if (o.outcome != nullptr) {
+      write_known_fields(
+          o.outcome,
+          {0, done.layers, done.parts ? done.parts->parameters.activations.size() : std::size_t{0},
+           done.parts ? done.parts->not_run.size() : std::size_t{0},
+           done.parts && done.parts->bias_correction_taken_back ? 1 : 0},
+          where);
+    }
+    made = new detent_model{std::move(done.result)};
   });
 }
 

@@ -234,7 +234,7 @@ class job_maker {
     if (s_.approach == "weight-only") {
       if (s_.weight_algorithm != "gptq" && s_.weight_algorithm != "awq") {
         refuse(option("weight-algorithm", s_.weight_algorithm) +
-               " needs no samples, and takes no states");
+               " needs no samples, and takes no states: those are for gptq and awq");
       }
       return;
     }
@@ -264,7 +264,8 @@ class job_maker {
     const std::string approach = option("approach", s_.approach);
     const bool weight_only = s_.approach == "weight-only";
     const bool is_static = s_.approach == "static";
-    refuse_if(!weight_only, approach, {"block-size", "weight-algorithm"});
+    refuse_if(!weight_only, approach, {"block-size", "weight-algorithm"},
+              ", which is for " + option("approach", "weight-only"));
     refuse_if(weight_only && s_.bits != 0 && s_.bits != 4 && s_.bits != 8, approach, {"bits"},
               " " + std::to_string(s_.bits) + ", but 4 and 8");
     refuse_if(s_.format == "qoperator", option("format", "qoperator"), {"activation-bits"},

@@ -80,15 +80,16 @@ class external_data {
     require(length == stored, error_kind::bad_file, "tensor '", name, "' needs ", stored,
             " bytes, its external data has ", length);
     const std::filesystem::path path = folder_ / relative;
+    // Paths that begin with a folder: the other ones stay relative if there is no such file.
+    const std::filesystem::path folder = folder_.empty() ? std::filesystem::path(".") : folder_;
     std::error_code failed;
-    const std::filesystem::path within =
-        std::filesystem::weakly_canonical(folder_.empty() ? "." : folder_, failed);
-    const std::filesystem::path real = std::filesystem::weakly_canonical(path, failed);
+    const std::filesystem::path within = std::filesystem::weakly_canonical(folder, failed);
+    const std::filesystem::path real = std::filesystem::weakly_canonical(folder / relative, failed);
     require(
         !failed && std::mismatch(within.begin(), within.end(), real.begin(), real.end()).first ==
                        within.end(),
         error_kind::bad_file, "tensor '", name, "' has its data in '", location,
-        "', which is a link out of the model's folder");
+        "', which is a link out of the model's folder; copy the file into the folder (cp -L)");
     std::string context = "tensor '" + name + "': external data";
     return with_context(context, [&] {
       input_file in(path);

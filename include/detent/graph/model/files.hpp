@@ -50,8 +50,11 @@ class input_file {
             " is a folder, not a file");
     require(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
             error_kind::io, path_.string(), " is not a regular file");
+    errno = 0;
     stream_.open(path_, std::ios::binary | std::ios::ate);
-    require(stream_.is_open(), error_kind::io, "cannot open ", path_.string());
+    const int reason = errno;
+    require(stream_.is_open(), error_kind::io, "cannot open ", path_.string(),
+            reason != 0 ? ": " + std::generic_category().message(reason) : "");
     const std::streamoff end = stream_.tellg();
     require(end >= 0, error_kind::io, "cannot read ", path_.string());
     size_ = static_cast<std::uint64_t>(end);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,25 +38,27 @@ namespace detail {
   return row.back();
 }
 
-/// Up to `count` of the names, those with the least edit distance first, and of equal ones in their
-/// order: 'a', 'b', 'c'. Empty if there are no names.
+}  // namespace detail
+
+/// Up to `count` of the names: those that begin with `name` first, then those with the least edit
+/// distance, and of equal ones in their order: 'a', 'b', 'c'. Empty if there are no names.
 [[nodiscard]] inline std::string nearest_names(std::string_view name,
                                                const std::vector<std::string>& names,
                                                std::size_t count = 3) {
-  std::vector<std::pair<std::size_t, std::size_t>> order;  // distance, index
+  std::vector<std::tuple<bool, std::size_t, std::size_t>> order;  // other, distance, index
   for (std::size_t i = 0; i < names.size(); ++i) {
-    order.emplace_back(edit_distance(name, names[i]), i);
+    const bool begins = !name.empty() && std::string_view(names[i]).starts_with(name);
+    order.emplace_back(!begins, detail::edit_distance(name, names[i]), i);
   }
   std::sort(order.begin(), order.end());
   order.resize((std::min)(order.size(), count));
   std::string text;
-  for (const auto& [distance, i] : order) {
+  for (const auto& [is_other, distance, i] : order) {
     text += (text.empty() ? "'" : ", '") + names[i] + "'";
   }
   return text;
 }
 
-}  // namespace detail
 }  // namespace graph
 DETENT_NAMESPACE_END
 

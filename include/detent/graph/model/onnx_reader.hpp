@@ -319,6 +319,8 @@ class onnx_reader {
   /// copy of its bytes.
   tensor read_external(const std::string& name, const std::map<std::string, std::string>& location,
                        tensor form, std::size_t stored) {
+    require(limits_.allow_external_data, error_kind::bad_file, "tensor '", name,
+            "' has its data in another file, which may not be read for this model");
     external_bytes from = external_.open(name, location, stored);
     const bool nibbles = form.type() == element_type::u4 || form.type() == element_type::s4;
     const bool is_as_stored = !nibbles && form.type() != element_type::boolean;

@@ -23,13 +23,15 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
-/// Returns body(). Exceptions of protozero, and sizes beyond the memory there is, become bad_file.
+/// Returns body(), which reads the messages of protocol buffers. Exceptions of protozero, and sizes
+/// beyond the memory there is, become bad_file.
 template <class Body>
 auto of_damaged_bytes(const Body& body) {
   try {
     return body();
   } catch (const protozero::exception& e) {
-    raise(error_kind::bad_file, "detent: damaged or truncated (" + std::string(e.what()) + ")");
+    raise(error_kind::bad_file,
+          "detent: no ONNX file, or damaged or truncated (" + std::string(e.what()) + ")");
   } catch (const std::bad_alloc&) {
     raise(error_kind::bad_file, "detent: needs more memory than there is");
   } catch (const std::length_error&) {

@@ -28,6 +28,8 @@ struct read_limits {
   /// tensors lives, the process ends by SIGBUS; without mapping, files are read once and may
   /// change.
   bool map_external_data = true;
+  /// Whether a model may have external data: if not, no file is read but the model's own.
+  bool allow_external_data = true;
 };
 
 }  // namespace graph

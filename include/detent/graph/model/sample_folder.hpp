@@ -77,7 +77,7 @@ class sample_folder {
   [[nodiscard]] std::map<std::string, tensor> read(std::size_t index) const {
     std::map<std::string, tensor> values;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      sample_file file(file_of(samples_[index], i), limits_);
+      sample_file file(file_of(samples_[index], i), inputs_[i], limits_);
       require_fit(inputs_[i], file, std::nullopt);
       values[inputs_[i].name] = file.read();
     }

@@ -52,9 +52,10 @@ struct sample_options {
 /// | `[NAME=]FILE:fixed` | each run takes the whole tensor, for example a state or a table |
 /// | `FOLDER` | a sample_folder: the values of all inputs; the only text |
 ///
-/// FILE is a sample_file. A file of rank 0 is fixed. For an input that the model declares with rank
-/// 0, a file of rank 1 holds a value for each sample, and a fixed file may have any rank if it
-/// holds one value. If all files are fixed, or the model has no inputs, there is one sample.
+/// FILE is a sample_file, which converts some types. A file of rank 0 is fixed. For an input that
+/// the model declares with rank 0, a file of rank 1 holds a value for each sample, and a fixed file
+/// may have any rank if it holds one value. If all files are fixed, or the model has no inputs,
+/// there is one sample.
 ///
 /// Functions throw what npy_file and read_onnx_tensor() throw. Not thread-safe.
 class sample_set {
@@ -235,7 +236,7 @@ class sample_set {
     const value_info& input = *a.input;
     source s;
     s.name = input.name;
-    s.file = std::make_unique<sample_file>(a.path, limits);
+    s.file = std::make_unique<sample_file>(a.path, input, limits);
     const shape& dims = s.file->dims();
     const bool is_scalar = input.has_shape && input.dims.empty();
     if (a.is_fixed || (dims.empty() && !a.axis)) {

@@ -24,6 +24,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ppq/config.hpp>
 #include <detent/graph/ppq/integers.hpp>
@@ -139,7 +140,8 @@ namespace detail {
   return m;
 }
 
-/// Runs a model and records the values that are asked for, and the results.
+/// Runs a model and records the values that are asked for, and the results. Results of 16-bit
+/// floats are recorded as float32.
 class value_recorder {
  public:
   explicit value_recorder(model m, const executor_options& options)
@@ -152,6 +154,9 @@ class value_recorder {
         values[name] = to_plain(value);
       }
     });
+    for (tensor& t : results) {
+      t = as_float32(t);
+    }
     return values;
   }
   std::vector<tensor> results;

@@ -228,7 +228,7 @@ inline std::vector<platform> make_platforms() {
                  [](const std::string& n) { return detent::detail::lower_case(n); });
   raise(error_kind::invalid_argument,
         detent::detail::message("detent: there is no platform '", name, "'; the nearest is ",
-                                graph::detail::nearest_names(key, keys, 1), "; there are ",
+                                graph::nearest_names(key, keys, 1), "; there are ",
                                 detail::joined(names)));
 }
 

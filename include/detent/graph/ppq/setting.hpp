@@ -288,11 +288,11 @@ struct dispatching_table {
       for (const target_platform& known : target_platforms) {
         names.push_back(detent::detail::lower_case(known.name));
       }
-      raise(error_kind::invalid_argument,
-            detent::detail::message(
-                "detent: dispatching_table: TargetPlatform has no member '", platform,
-                "'; the nearest is ",
-                graph::detail::nearest_names(detail::platform_key(platform), names, 1)));
+      raise(
+          error_kind::invalid_argument,
+          detent::detail::message("detent: dispatching_table: TargetPlatform has no member '",
+                                  platform, "'; the nearest is ",
+                                  graph::nearest_names(detail::platform_key(platform), names, 1)));
     }
     dispatchings[operation] = p->value;
   }

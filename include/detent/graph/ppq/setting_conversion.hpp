@@ -62,7 +62,7 @@ inline void require_all_layers(const std::vector<std::string>& layers, const cha
   }
   raise(error_kind::invalid_argument,
         detent::detail::message("detent: the setting ", field, " has no value '", name,
-                                "'; the nearest is ", graph::detail::nearest_names(key, names, 1)));
+                                "'; the nearest is ", graph::nearest_names(key, names, 1)));
 }
 
 /// Throws unsupported for settings without an equivalent that would change results.
@@ -289,7 +289,7 @@ inline void switch_off(quantized_graph& g, const quantization_setting& setting) 
     if (names.count(operation) == 0) {
       warnings.push_back("the setting dispatching_table names the operator '" + operation +
                          "', which the network does not have; the nearest is " +
-                         graph::detail::nearest_names(operation, {names.begin(), names.end()}, 1));
+                         graph::nearest_names(operation, {names.begin(), names.end()}, 1));
     }
   }
   return warnings;

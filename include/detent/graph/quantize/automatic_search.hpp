@@ -436,7 +436,7 @@ class automatic_quantizer {
   /// ended the search, only the last kept step is compared, with the samples that it was made with.
   /// The outputs are not used for any other choice: ranges have seen these samples.
   quantization best_by_outputs() {
-    begin("kept steps, by the outputs", kept_.size() - 1);
+    begin("comparing the kept steps", kept_.size() - 1);
     judge_.reset();
     const output_judge outputs(float_model_, samples_, options_.judge_samples, false,
                                options_.executor);
@@ -447,7 +447,9 @@ class automatic_quantizer {
       state s = is_ended_ ? kept_[k] : with_all_samples(kept_[k]);
       const double noise = outputs.noise_to_signal(s.carried_out->result);
       is_plain = noise > plain;
-      report({std::to_string(k) + " kept steps, by the outputs", plain, noise, !is_plain});
+      report({"result with " + std::to_string(k) + (k == 1 ? " step" : " steps") +
+                  ", on its own samples",
+              plain, noise, !is_plain});
       if (!is_plain) {
         best = std::move(s);
       }
@@ -457,7 +459,7 @@ class automatic_quantizer {
       }
     }
     if (is_plain) {
-      report({"plain, by the outputs", plain, plain, true});
+      report({"result: plain min/max, on its own samples", plain, plain, true});
     }
     if (options_.activations.on_parameters) {
       for (const auto& [value, method] : best.chosen) {

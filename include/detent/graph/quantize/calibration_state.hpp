@@ -574,7 +574,8 @@ class calibration_state {
     require(progress_.samples > 0, error_kind::invalid_argument,
             "there are no calibration samples in the states");
     require(progress_.round == rounds(), error_kind::invalid_argument,
-            "the methods of these states need a second round over the samples");
+            "the methods of these states need a second round over the samples: detent observe "
+            "MODEL --calib SAMPLES --states STATES -o NEW");
     require(progress_.round == 1 || progress_.second_samples == progress_.samples,
             error_kind::invalid_argument, "the second round has ", progress_.second_samples,
             " samples, the first ", progress_.samples);

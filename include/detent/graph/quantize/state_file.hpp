@@ -210,7 +210,7 @@ struct state_progress {
   void add(std::uint64_t shard, std::uint64_t count, const std::string& name) {
     require(shards.insert(shard).second, error_kind::invalid_argument, name,
             ": its samples have been observed already; where two shards really hold the same, "
-            "number their samples");
+            "number their samples (--first-sample)");
     (round == 1 ? samples : second_samples) += count;
   }
   /// Adds what another state has seen. Throws invalid_argument, naming it, if the two cannot be
@@ -224,7 +224,7 @@ struct state_progress {
     for (const std::uint64_t shard : other.shards) {
       require(shards.count(shard) == 0, error_kind::invalid_argument, name,
               ": its samples are in another state as well; where two shards really hold the same, "
-              "number their samples");
+              "number their samples (--first-sample)");
     }
     shards.insert(other.shards.begin(), other.shards.end());
     if (round == 1) {

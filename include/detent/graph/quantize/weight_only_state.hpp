@@ -79,8 +79,9 @@ class weight_only_state {
     detail::weight_only_quantizer quantizer(model_, options_);
     std::map<std::string, detail::input_statistics> more = quantizer.empty_statistics();
     const std::size_t count = quantizer.add_samples(noted, more);
-    progress_.add(shard.value(), count, "the calibration");
-    add(more);
+    detail::state_progress progress = progress_;
+    progress.add(shard.value(), count, "the calibration");
+    take_over(std::move(progress), std::move(more));
   }
 
   /// Afterwards this state has also seen everything that `other` has seen. Throws invalid_argument
@@ -113,18 +114,23 @@ class weight_only_state {
   friend model quantize_weights_only(model m, const weight_only_options& options,
                                      const weight_only_state& state);
 
-  void add(const std::map<std::string, detail::input_statistics>& more) {
-    for (auto& [name, one] : statistics_) {
-      one.merge(more.at(name));
+  /// Adds the statistics so far to `more`, which then become those of the state, so that an error
+  /// changes nothing. The order of the two does not matter: all sums are exact.
+  void take_over(detail::state_progress progress,
+                 std::map<std::string, detail::input_statistics> more) {
+    for (const auto& [name, one] : statistics_) {
+      more.at(name).merge(one);
     }
+    statistics_ = std::move(more);
+    progress_ = std::move(progress);
   }
 
   void merge(const weight_only_state& other, const std::string& name) {
     origin_.require_same(other.origin_, name);
     require_inputs(other, name);
-    progress_.merge(other.progress_, name);
-    const std::map<std::string, detail::input_statistics> more = other.statistics_;
-    add(more);
+    detail::state_progress progress = progress_;
+    progress.merge(other.progress_, name);
+    take_over(std::move(progress), other.statistics_);
   }
   /// Throws invalid_argument unless another state has the same inputs.
   void require_inputs(const weight_only_state& other, const std::string& name) const {

@@ -127,6 +127,9 @@ using namespace detent::detail;
 /// Memory: two doubles a sample, except for the aggregators min and max. Not thread-safe.
 class range_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument unless both outlier probabilities are in 0..0.5.
   explicit range_observer(range_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
@@ -175,13 +178,14 @@ class range_observer {
     }
   }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument unless the options are equal and both aggregators
-  /// are min or max: all others depend on the order of samples, at least in the last bits.
+  /// `other` has seen. Throws invalid_argument for other options, unsupported unless both
+  /// aggregators are min or max: all others depend on the order of samples, at least in the last
+  /// bits.
   void merge(const range_observer& other) {
-    require(options_ == other.options_ && is_online(options_.lower) && is_online(options_.upper),
-            error_kind::invalid_argument, where,
-            ": only observers with equal options and the aggregators min and max can be "
-            "merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": only the aggregators min and max can be merged");
     seen_.merge(other.seen_);
     if (!other.lower_.empty()) {
       add(lower_, options_.lower, other.lower_.front());

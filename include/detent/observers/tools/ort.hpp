@@ -89,11 +89,13 @@ class min_max_observer {
   /// Whether merge() works with the options, in any order: not for a moving average.
   [[nodiscard]] bool merges_in_any_order() const noexcept { return !options_.moving_average; }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument if one of the two is a moving average, which depends
-  /// on the order of batches, or if the options differ.
+  /// `other` has seen. Throws invalid_argument if the options differ, unsupported for a moving
+  /// average, which depends on the order of batches.
   void merge(const min_max_observer& other) {
-    require(options_ == other.options_ && !options_.moving_average, error_kind::invalid_argument,
-            where, ": only plain observers with equal options can be merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": a moving average cannot be merged");
     seen_.merge(other.seen_);
   }
 

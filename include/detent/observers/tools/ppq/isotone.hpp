@@ -59,6 +59,9 @@ struct isotone_options {
 /// Source: besides the tool, NumPy 1, which divides a float by a number of Python in double.
 class isotone_observer {
  public:
+  /// Values are never refused, also NaN and infinities; rows that are too short are.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument for a grid without zero and something positive or beyond 17 bits.
   explicit isotone_observer(isotone_options options = {}) : options_(options) {
     detail::require_levels(options.scheme, where);
@@ -121,11 +124,12 @@ class isotone_observer {
     rows_.insert(rows_.end(), copy.rows_.begin(), copy.rows_.end());
   }
   /// Afterwards this observer is in the state it would have if it had also seen the rows of
-  /// `other`. Throws invalid_argument unless both have equal options with parity::fixed.
+  /// `other`. Throws invalid_argument for other options, unsupported without parity::fixed.
   void merge(const isotone_observer& other) {
-    require(options_ == other.options_ && options_.behaviour == parity::fixed,
-            error_kind::invalid_argument, where,
-            ": only observers with equal options and parity::fixed can be merged");
+    require(options_ == other.options_, error_kind::invalid_argument, where,
+            ": merging other options");
+    require(merges_in_any_order(), error_kind::unsupported, where,
+            ": only observers with parity::fixed can be merged");
     seen_.merge(other.seen_);
     const std::vector<top_two> rows = other.rows_;  // a copy: `other` may be this object
     rows_.insert(rows_.end(), rows.begin(), rows.end());

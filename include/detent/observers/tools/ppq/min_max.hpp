@@ -21,6 +21,9 @@ namespace ppq {
 /// one per thread, then merge().
 class min_max_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// How many passes over the data are needed: 1.
   [[nodiscard]] static constexpr std::size_t phases() noexcept { return 1; }
   /// Allowed for phase 0 as long as nothing was observed, otherwise throws invalid_argument.

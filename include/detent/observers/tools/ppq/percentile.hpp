@@ -43,6 +43,9 @@ struct percentile_options {
 /// Memory: two floats a batch. Not thread-safe.
 class percentile_observer {
  public:
+  /// Values are never refused, also NaN and infinities.
+  static constexpr bool takes_any_batch = true;
+
   /// Throws invalid_argument unless 0 <= percentile <= 1.
   explicit percentile_observer(percentile_options options = {}) : options_(options) {
     require_options(options, error_kind::invalid_argument);
