@@ -34,6 +34,39 @@ static size_t extent(size_t in, size_t kernel, size_t dilation, size_t stride) {
   return in < reach ? 0 : (in - reach) / stride + 1;
 }
 
+/* The same filters, after they were saved and loaded; the given ones are freed. */
+static detent_filters* saved_and_loaded(detent_filters* filters, const detent_filter_shape* shape) {
+  detent_filters* loaded = NULL;
+  detent_filter_shape found;
+  unsigned char *bytes, *again;
+  size_t size = 0, same = 0;
+  CHECK(detent_filters_save(filters, NULL, 0, &size) == DETENT_OK && size > 64);
+  bytes = allocate(size);
+  again = allocate(size);
+  CHECK(detent_filters_save(filters, bytes, size, &same) == DETENT_OK && same == size);
+  CHECK(detent_filters_load(bytes, size, &loaded) == DETENT_OK);
+  CHECK(detent_filters_save(loaded, again, size, &same) == DETENT_OK && same == size);
+  CHECK(memcmp(bytes, again, size) == 0);
+  detent_filter_shape_init(&found);
+  CHECK(detent_filters_shape(loaded, &found) == DETENT_OK);
+  CHECK(memcmp(&found, shape, sizeof found) == 0);
+  found.size = 0;
+  CHECK_ERROR(detent_filters_shape(loaded, &found), DETENT_INVALID_ARGUMENT, "initialized");
+  detent_filters_free(filters);
+  filters = NULL;
+  bytes[size / 2] ^= 1;
+  CHECK(detent_filters_load(bytes, size, &filters) == DETENT_BAD_FILE && filters == NULL);
+  CHECK(detent_filters_load(bytes, size - 1, &filters) == DETENT_BAD_FILE);
+  CHECK_ERROR(detent_filters_load(bytes, size, NULL), DETENT_INVALID_ARGUMENT, "null result");
+  CHECK_ERROR(detent_filters_load(NULL, size, &filters), DETENT_INVALID_ARGUMENT, "null bytes");
+  CHECK_ERROR(detent_filters_save(NULL, NULL, 0, &size), DETENT_INVALID_ARGUMENT, "null filters");
+  CHECK_ERROR(detent_filters_save(loaded, NULL, 0, NULL), DETENT_INVALID_ARGUMENT, "null needed");
+  CHECK_ERROR(detent_filters_shape(NULL, &found), DETENT_INVALID_ARGUMENT, "null filters");
+  CHECK_ERROR(detent_filters_shape(loaded, NULL), DETENT_INVALID_ARGUMENT, "null shape");
+  free(bytes), free(again);
+  return loaded;
+}
+
 static convolution make_convolution(const layer* l, int with_zero_points) {
   convolution c;
   detent_filter_shape shape;
@@ -80,6 +113,7 @@ static convolution make_convolution(const layer* l, int with_zero_points) {
   options.scale_count = options.bias_count = l->out;
   options.zero_point_count = with_zero_points ? l->out : 0;
   CHECK(detent_pack_filters(&shape, c.weights, l->out * depth, &options, &c.filters) == DETENT_OK);
+  c.filters = saved_and_loaded(c.filters, &shape);
   detent_window_init(&c.window);
   c.window.batch = l->batch;
   c.window.in_height = l->height;

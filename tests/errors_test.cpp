@@ -460,6 +460,7 @@ void check_epilogues(const char* where, const Run& run) {
                 attempt({.levels = {full.qmin - 1, 5}}));
     check_error(invalid, {where, "grid", std::to_string(full.qmax + 1)},
                 attempt({.levels = {5, full.qmax + 1}}));
+    check_error(invalid, {where, "grid 10..5"}, attempt({.levels = {10, 5}}));
     check_error(invalid, {where, "multiplier", "1e+20", "1e-20", "finite"},
                 attempt({.lhs_scale = 1e20F, .output = {1e-20F, 0}}));
   }

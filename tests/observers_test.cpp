@@ -793,6 +793,19 @@ TEST_CASE("a batch that one channel refuses changes no channel") {
   CHECK(refused >= 20);
 }
 
+TEST_CASE("exact percentiles need their second pass") {
+  detent::percentile_observer observer({.percentile = 60.0, .exact = true});
+  const std::vector<float> x{1.0F, 2.0F, 3.0F};
+  observer.observe(x);
+  for (const bool symmetric : {false, true}) {
+    check_error(error_kind::invalid_argument, {"percentile_observer", "second pass"},
+                [&] { static_cast<void>(observer.range(symmetric)); });
+  }
+  observer.begin_phase(1);
+  observer.observe(x);
+  CHECK(observer.range(true).upper == 2.0F);
+}
+
 TEST_CASE("isotone needs its second pass, and takes single values") {
   detent::isotone_observer observer;
   const float x[] = {3.0F};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -149,6 +150,12 @@ TEST_CASE("a prepared product whose sums may leave 32 bits") {
     CHECK(real == std::vector<float>(n, 2266950000.0F));
   });
 }
+
+// It refers to the weights.
+static_assert(std::is_constructible_v<prepared_product<u8, float>, const detent::packed_weights&>);
+static_assert(!std::is_constructible_v<prepared_product<u8, float>, detent::packed_weights>);
+static_assert(!std::is_constructible_v<prepared_product<u8, float>, detent::packed_weights,
+                                       const epilogue_options&>);
 
 TEST_CASE("prepared products: wrong arguments are named") {
   const std::vector<s8> values(6);

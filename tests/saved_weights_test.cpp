@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Packed weights as bytes and back: the same products, and nothing but what was saved is loaded.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -107,6 +109,88 @@ TEST_CASE("weights of 8 bits survive being saved") {
       CHECK(test::difference(x, y) == "");
     });
   }
+}
+
+TEST_CASE("filters survive being saved") {
+  random_source random(97);
+  INFO("seed ", random.seed());
+  for (int round = 0; round < 60; ++round) {
+    detent::filter_shape f;
+    f.kernel_height = random.size(1, 4);
+    f.kernel_width = random.size(1, 4);
+    f.groups = random.chance(50) ? 1 : random.size(1, 20);
+    const bool is_depthwise = random.chance(40);
+    f.in_channels = f.groups * (is_depthwise ? 1 : random.size(1, 6));
+    f.out_channels = f.groups * (is_depthwise ? 1 : random.size(1, 20));
+    const auto w = random.integers<std::int8_t>(f.size());
+    const auto scales = random.reals(random.chance(50) ? f.out_channels : 1, 0.001F, 0.1F);
+    std::vector<std::int32_t> zero_points, bias;
+    for (std::size_t c = 0; c < f.out_channels; ++c) {
+      zero_points.push_back(random.integer(-128, 127));
+      bias.push_back(random.integer(-1000, 1000));
+    }
+    if (random.chance(30)) {
+      zero_points.clear();
+    }
+    if (random.chance(30)) {
+      bias.resize(1);
+    }
+    const detent::packed_filters filters(f, w, {scales, zero_points, bias});
+    const bytes saved = filters.save();
+    const detent::packed_filters loaded = detent::packed_filters::load(saved);
+    CHECK(loaded.save() == saved);
+    CHECK(loaded.is_depthwise() == filters.is_depthwise());
+    CHECK(loaded.shape().out_channels == f.out_channels);
+    CHECK(loaded.groups().size() == filters.groups().size());
+    // The weights are in the order in which they were given.
+    CHECK(std::equal(w.begin(), w.end(), saved.begin() + 24 + 40,
+                     [](std::int8_t a, std::byte b) { return a == static_cast<std::int8_t>(b); }));
+    detent::window window;
+    window.batch = 2;
+    window.in_height = random.size(4, 9);
+    window.in_width = random.size(4, 9);
+    window.pad_top = window.pad_left = random.size(0, 1);
+    const auto x =
+        random.integers<std::uint8_t>(2 * window.in_height * window.in_width * f.in_channels);
+    const std::size_t size = 2 * window.out_height(f) * window.out_width(f) * f.out_channels;
+    test::for_each_target([&] {
+      std::vector<float> a(size), b(size);
+      detent::convolve<float>(x, filters, window, a, {.lhs_zero_point = 9});
+      detent::convolve<float>(x, loaded, window, b, {.lhs_zero_point = 9});
+      CHECK(test::difference(a, b) == "");
+    });
+  }
+}
+
+TEST_CASE("saved filters that are damaged or impossible are refused") {
+  const std::vector<std::int8_t> w{1, -2, 3, 4, -128, 127, 7, 8};
+  const detent::packed_filters filters({4, 4, 4, 1, 2}, w, {});
+  check_damage<detent::packed_filters>(filters.save());
+  check_damage<detent::packed_filters>(detent::packed_filters({2, 2, 1, 2, 1}, w, {}).save());
+  // Filters without channels, and those that were moved from.
+  detent::packed_filters moved = filters;
+  const detent::packed_filters to = std::move(moved);
+  for (const detent::packed_filters& empty :
+       {detent::packed_filters(), moved,  // NOLINT(bugprone-use-after-move): that is what is tested
+        detent::packed_filters({0, 3, 1, 3, 3}, {}, {})}) {
+    CHECK(detent::packed_filters::load(empty.save()).shape().out_channels == 0);
+  }
+  const auto with = [&](std::size_t at, std::uint64_t value) {
+    bytes b = filters.save();
+    put(b, at, value);
+    return b;
+  };
+  constexpr std::size_t out = 24, groups = out + 16, height = out + 24, scale = out + 40 + 8;
+  for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{8},
+                                    std::uint64_t{1} << 31, ~std::uint64_t{0}}) {
+    fails<detent::packed_filters>(error_kind::bad_file, "packed_filters::load",
+                                  with(groups, value));
+    fails<detent::packed_filters>(error_kind::bad_file, "packed_filters::load",
+                                  with(height, value));
+    fails<detent::packed_filters>(error_kind::bad_file, "packed_filters::load", with(out, value));
+  }
+  fails<detent::packed_filters>(error_kind::bad_file, "the scale", with(scale, 0));
+  fails<detent::packed_filters>(error_kind::bad_file, "the zero point", with(scale + 16, 128));
 }
 
 TEST_CASE("weights of 4 bits survive being saved") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Packed integers: the layout by hand, pack() and unpack() against get() and set(), what they
 // refuse.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -218,6 +219,26 @@ TEST_CASE_TEMPLATE("pack and unpack are set and get, at every size", T, ALL_TYPE
       }
       CHECK(difference(got, values) == "");
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("quantize leaves the bits after the last element zero", T, ALL_TYPES) {
+  for (std::size_t n = 1; n <= 9; ++n) {
+    std::vector<std::uint8_t> bytes(packed_size<T>(n), 0xFF);
+    const packed_span<T> q(bytes, n);
+    const std::vector<float> x(n, 0.0F);
+    const auto check = [&] {
+      for (std::size_t bit = n * T::bits; bit < 8 * bytes.size(); ++bit) {
+        CHECK((bytes[bit / 8] >> bit % 8 & 1) == 0);
+      }
+      std::fill(bytes.begin(), bytes.end(), std::uint8_t{0xFF});
+    };
+    detent::quantize(x, q, detent::quant_params{});
+    check();
+    detent::quantize(x, q,
+                     detent::channel_quant_params{0, std::vector<float>(n, 1.0F),
+                                                  std::vector<std::int32_t>(n, 0)});
+    check();
   }
 }
 

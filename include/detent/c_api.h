@@ -402,6 +402,20 @@ DETENT_C_API detent_status detent_pack_filters(const detent_filter_shape* shape,
                                                detent_filters** filters);
 /** Frees filters; does nothing for null. No other thread may be using them. */
 DETENT_C_API void detent_filters_free(detent_filters* filters);
+/** Tells the shape that filters were packed with, as far as the caller's structure has fields.
+ * DETENT_INVALID_ARGUMENT for null. */
+DETENT_C_API detent_status detent_filters_shape(const detent_filters* filters,
+                                                detent_filter_shape* shape);
+/** Serializes filters to bytes that detent_filters_load() reads on any machine. Sets `*needed` to
+ * their number. If `capacity` is at least that, writes them to `buffer`; otherwise writes nothing
+ * (`buffer` may be null then) and returns DETENT_OK all the same. */
+DETENT_C_API detent_status detent_filters_save(const detent_filters* filters, void* buffer,
+                                               size_t capacity, size_t* needed);
+/** Packs filters of `size` bytes that detent_filters_save() wrote. On success, `*filters` is a new
+ * object, to be freed with detent_filters_free(). DETENT_BAD_FILE for bytes that are damaged or
+ * were made by something else, DETENT_UNSUPPORTED for a version that this release does not know. */
+DETENT_C_API detent_status detent_filters_load(const void* bytes, size_t size,
+                                               detent_filters** filters);
 
 /** The order of the values of a batch of images in memory. */
 typedef enum detent_layout DETENT_C_ENUM {

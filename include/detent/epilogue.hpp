@@ -30,7 +30,7 @@ DETENT_NAMESPACE_BEGIN
 /// How an integer product (gemm() or a convolution) reads its left side and writes its output. The
 /// element type of the output selects the formula, and thereby the fields that are read. With i a
 /// row (or pixel), j a column (or output channel), scale, zero_point and weight_bias the arrays of
-/// the weights, and absent values taken as 0:
+/// the weights, and what is absent not added:
 ///
 ///     acc = weight_bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])
 ///           (exact, of as many bits as it takes)
@@ -52,10 +52,11 @@ struct epilogue_options {
   /// Scale and zero point of a uint8 or int8 output. A scale that makes a multiplier m[j] infinite
   /// is an invalid_argument.
   quant_params output = {};
-  /// Bounds of a uint8 or int8 output, both included; the default (qmin > qmax) means the whole
-  /// type. A narrower grid fuses a ReLU or a clip.
+  /// Bounds of a uint8 or int8 output, both included; the default {0, -1} means the whole type. A
+  /// narrower grid fuses a ReLU or a clip. Not used for other outputs.
   grid levels = {0, -1};
-  /// Lower bound of a float or bfloat16 output, applied last. NaN passes through the clamp.
+  /// Lower bound of a float or bfloat16 output, applied last; not used for other outputs, whose
+  /// bounds are `levels`. NaN passes through the clamp, and a bound of NaN is none.
   float lower = -std::numeric_limits<float>::infinity();
   /// Upper bound of a float or bfloat16 output; it wins where it is less than `lower`.
   float upper = std::numeric_limits<float>::infinity();
@@ -210,7 +211,7 @@ class column_terms {
       }
     }
     if constexpr (quantized_byte<T>) {
-      const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
+      const grid levels = o.levels == grid{0, -1} ? full_grid<T> : o.levels;
       require_grid<T>(levels, where);
       require_scale(o.output.scale, where);
       require_zero_point(o.output.zero_point, full_grid<T>, where);

@@ -430,9 +430,10 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// }
 /// @endcode
 ///
-/// Layout: lhs has dense rows at any row stride, or dense columns at any column stride (the
-/// transposed() view of a row-major K x M matrix). out is M x N and has dense rows at any row
-/// stride. lhs and out must not overlap; a residual or an addend may be out itself.
+/// Layout: lhs has dense rows at any row stride of at least K, or dense columns at any column
+/// stride of at least M (the transposed() view of a row-major K x M matrix). out is M x N and has
+/// dense rows at any row stride of at least N. lhs and out must not overlap; a residual or an
+/// addend may be out itself.
 ///
 /// Exactness: the integer sums are exact on every input, and the results are the same bits on every
 /// target and for every split into threads. If the weights' certificate does not exclude sums
@@ -441,8 +442,9 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Errors: shape_mismatch if K, N, the output or the options' arrays differ in size;
 /// invalid_argument for null data, overlapping rows or columns, or a scale, zero point, grid or
-/// multiplier out of its domain; unsupported for rows that are not dense and for options that do
-/// not apply to the type of the output. All of these are thrown before anything is written.
+/// multiplier out of its domain; unsupported for rows that are not dense, and for a bias, a
+/// residual, an addend or scales of rows where the type of the output has none; other options that
+/// an output does not have are not read. All of these are thrown before anything is written.
 /// overflow is thrown if an output of 32-bit integers has no room for a sum (the message names the
 /// first one, row by row); such elements keep their values, all others are written.
 ///

@@ -5,12 +5,15 @@
 #define DETENT_PACKED_FILTERS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <detent/base/aligned.hpp>
+#include <detent/base/byte_format.hpp>
 #include <detent/base/checked_size.hpp>
 #include <detent/base/emptied_by_move.hpp>
 #include <detent/config.hpp>
@@ -146,6 +149,76 @@ class packed_filters {
     }
   }
 
+  /// Serializes the filters to bytes for load(), in the envelope of byte_format.hpp (name
+  /// "detentF8", version 1, little-endian, with a checksum). The content is:
+  ///
+  ///     u64 out_channels, in_channels, groups, kernel_height, kernel_width,
+  ///     the weights, i8 [out_channels][in_channels / groups][kernel_height][kernel_width],
+  ///     for each output channel: f32 scales, then i32 zero points, then i32 biases
+  ///
+  /// The bytes are the same on every target, and no layout of kernels is in them. Thread-safe.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    const filter_shape& f = shape_;
+    detail::byte_writer to(format);
+    for (const std::size_t size :
+         {f.out_channels, f.in_channels, f.groups, f.kernel_height, f.kernel_width}) {
+      to.put(std::uint64_t{size});
+    }
+    to.put_array(std::span<const std::int8_t>(unpacked()));
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.scales());
+    }
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.zero_points());
+    }
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.bias());
+    }
+    return std::move(to).finish();
+  }
+  /// Packs filters of the bytes that save() returned, on any machine. Throws bad_file for bytes
+  /// that are damaged or something else, and unsupported for a version that this release does not
+  /// know.
+  [[nodiscard]] static packed_filters load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_filters::load";
+    detail::byte_reader from(bytes, format, where);
+    // The limits keep sizes of filters without channels, which no bytes bound, from wrapping.
+    constexpr std::uint64_t most_channels = std::uint64_t{1} << 31;
+    filter_shape f;
+    f.out_channels = from.get_size(most_channels);
+    f.in_channels = from.get_size(most_channels);
+    f.groups = from.get_size(most_channels);
+    f.kernel_height = from.get_size(most_kernel);
+    f.kernel_width = from.get_size(most_kernel);
+    require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0 &&
+                (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0)) &&
+                f.kernel_height > 0 && f.kernel_width > 0,
+            error_kind::bad_file, where, ": the shape is impossible");
+    std::size_t count = f.out_channels;
+    for (const std::size_t size : {f.group_in(), f.kernel_height, f.kernel_width}) {
+      require(size == 0 || count <= from.rest() / size, error_kind::bad_file, where,
+              ": ends early");
+      count *= size;
+    }
+    std::vector<std::int8_t> weights;
+    std::vector<float> scales;
+    std::vector<std::int32_t> zero_points;
+    std::vector<std::int32_t> bias;
+    from.get_array(count, weights);
+    from.get_array(f.out_channels, scales);
+    from.get_array(f.out_channels, zero_points);
+    from.get_array(f.out_channels, bias);
+    from.require_end();
+    for (std::size_t c = 0; c < f.out_channels; ++c) {
+      require(std::isfinite(scales[c]) && scales[c] > 0.0F, error_kind::bad_file, where,
+              ": the scale ", scales[c], " of channel ", c);
+      require(zero_points[c] >= full_grid<std::int8_t>.qmin &&
+                  zero_points[c] <= full_grid<std::int8_t>.qmax,
+              error_kind::bad_file, where, ": the zero point ", zero_points[c], " of channel ", c);
+    }
+    return packed_filters(f, weights, {scales, zero_points, bias});
+  }
+
   /// The shape that the filters were packed with.
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
   /// Whether the filters are stored for the depthwise kernels: shape().depthwise() holds, and they
@@ -161,6 +234,32 @@ class packed_filters {
 
  private:
   friend struct detail::filter_access;
+  static constexpr detail::byte_format format{"detentF8", 1};
+  static constexpr std::uint64_t most_kernel = 4096;
+
+  /// The weights in the order in which they were given.
+  [[nodiscard]] std::vector<std::int8_t> unpacked() const {
+    const filter_shape& f = shape_;
+    std::vector<std::int8_t> weights(f.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const std::size_t tap = i % f.taps();
+      const std::size_t channel = i / f.taps() % f.group_in();
+      const std::size_t out = i / f.taps() / f.group_in();
+      const bool is_one_matrix = is_depthwise_;
+      const packed_weights& w = groups_[is_one_matrix ? 0 : out / f.group_out()];
+      const std::size_t k = is_one_matrix ? tap
+                                          : tap / f.kernel_width * row_ +
+                                                tap % f.kernel_width * f.group_in() + channel;
+      const std::size_t n = is_one_matrix ? out : out % f.group_out();
+      // The order that packed_weights::save() documents.
+      const std::size_t groups = (w.depth() + kernels::group_depth - 1) / kernels::group_depth;
+      const std::size_t group = n / kernels::panel_columns * groups + k / kernels::group_depth;
+      weights[i] = w.data()[(group * kernels::panel_columns + n % kernels::panel_columns) *
+                                kernels::group_depth +
+                            k % kernels::group_depth];
+    }
+    return weights;
+  }
 
   detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_weights> groups_;

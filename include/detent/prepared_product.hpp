@@ -60,6 +60,10 @@ class prepared_product {
                   std::make_unique<const detail::integer_product<T>>(
                       std::type_identity<A>{}, weights, options, detail::terms_memory::owned))) {}
 
+  /// Weights must outlive the product, so that temporary ones are refused.
+  explicit prepared_product(const packed_weights&& weights,
+                            const epilogue_options& options = {}) = delete;
+
   /// The weights that left sides are multiplied by.
   [[nodiscard]] const packed_weights& weights() const noexcept { return *weights_; }
 

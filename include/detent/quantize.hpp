@@ -393,6 +393,7 @@ void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const exec
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);
   run_elementwise<quantize_row<row_type<Q>>>(in, out, v, levels, nullptr, e);
+  clear_padding(q);
 }
 
 template <class In, class Out, class P>

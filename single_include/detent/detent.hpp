@@ -3797,6 +3797,20 @@ void store_element(auto* data, std::ptrdiff_t i, V value) noexcept {
   }
 }
 
+/// Makes the bits after the last element of a packed span zero, as its format says; does nothing
+/// for other arguments.
+template <class A>
+void clear_padding([[maybe_unused]] const A& a) noexcept {
+  if constexpr (is_packed_span<A>::value) {
+    using T = typename A::element_type;
+    const std::size_t rest = a.size() % elements_per_byte<T>;
+    if (rest != 0) {
+      std::uint8_t& last = a.data()[a.size_bytes() - 1];
+      last = static_cast<std::uint8_t>(last & ((1U << (T::bits * rest)) - 1U));
+    }
+  }
+}
+
 }  // namespace detail
 DETENT_NAMESPACE_END
 
@@ -7897,6 +7911,7 @@ void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const exec
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);
   run_elementwise<quantize_row<row_type<Q>>>(in, out, v, levels, nullptr, e);
+  clear_padding(q);
 }
 
 template <class In, class Out, class P>
@@ -17854,7 +17869,7 @@ DETENT_NAMESPACE_BEGIN
 /// How an integer product (gemm() or a convolution) reads its left side and writes its output. The
 /// element type of the output selects the formula, and thereby the fields that are read. With i a
 /// row (or pixel), j a column (or output channel), scale, zero_point and weight_bias the arrays of
-/// the weights, and absent values taken as 0:
+/// the weights, and what is absent not added:
 ///
 ///     acc = weight_bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])
 ///           (exact, of as many bits as it takes)
@@ -17876,10 +17891,11 @@ struct epilogue_options {
   /// Scale and zero point of a uint8 or int8 output. A scale that makes a multiplier m[j] infinite
   /// is an invalid_argument.
   quant_params output = {};
-  /// Bounds of a uint8 or int8 output, both included; the default (qmin > qmax) means the whole
-  /// type. A narrower grid fuses a ReLU or a clip.
+  /// Bounds of a uint8 or int8 output, both included; the default {0, -1} means the whole type. A
+  /// narrower grid fuses a ReLU or a clip. Not used for other outputs.
   grid levels = {0, -1};
-  /// Lower bound of a float or bfloat16 output, applied last. NaN passes through the clamp.
+  /// Lower bound of a float or bfloat16 output, applied last; not used for other outputs, whose
+  /// bounds are `levels`. NaN passes through the clamp, and a bound of NaN is none.
   float lower = -std::numeric_limits<float>::infinity();
   /// Upper bound of a float or bfloat16 output; it wins where it is less than `lower`.
   float upper = std::numeric_limits<float>::infinity();
@@ -18034,7 +18050,7 @@ class column_terms {
       }
     }
     if constexpr (quantized_byte<T>) {
-      const grid levels = o.levels.qmin > o.levels.qmax ? full_grid<T> : o.levels;
+      const grid levels = o.levels == grid{0, -1} ? full_grid<T> : o.levels;
       require_grid<T>(levels, where);
       require_scale(o.output.scale, where);
       require_zero_point(o.output.zero_point, full_grid<T>, where);
@@ -20647,9 +20663,10 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// }
 /// @endcode
 ///
-/// Layout: lhs has dense rows at any row stride, or dense columns at any column stride (the
-/// transposed() view of a row-major K x M matrix). out is M x N and has dense rows at any row
-/// stride. lhs and out must not overlap; a residual or an addend may be out itself.
+/// Layout: lhs has dense rows at any row stride of at least K, or dense columns at any column
+/// stride of at least M (the transposed() view of a row-major K x M matrix). out is M x N and has
+/// dense rows at any row stride of at least N. lhs and out must not overlap; a residual or an
+/// addend may be out itself.
 ///
 /// Exactness: the integer sums are exact on every input, and the results are the same bits on every
 /// target and for every split into threads. If the weights' certificate does not exclude sums
@@ -20658,8 +20675,9 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 ///
 /// Errors: shape_mismatch if K, N, the output or the options' arrays differ in size;
 /// invalid_argument for null data, overlapping rows or columns, or a scale, zero point, grid or
-/// multiplier out of its domain; unsupported for rows that are not dense and for options that do
-/// not apply to the type of the output. All of these are thrown before anything is written.
+/// multiplier out of its domain; unsupported for rows that are not dense, and for a bias, a
+/// residual, an addend or scales of rows where the type of the output has none; other options that
+/// an output does not have are not read. All of these are thrown before anything is written.
 /// overflow is thrown if an output of 32-bit integers has no room for a sum (the message names the
 /// first one, row by row); such elements keep their values, all others are written.
 ///
@@ -26500,9 +26518,11 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PACKED_FILTERS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -26631,6 +26651,76 @@ class packed_filters {
     }
   }
 
+  /// Serializes the filters to bytes for load(), in the envelope of byte_format.hpp (name
+  /// "detentF8", version 1, little-endian, with a checksum). The content is:
+  ///
+  ///     u64 out_channels, in_channels, groups, kernel_height, kernel_width,
+  ///     the weights, i8 [out_channels][in_channels / groups][kernel_height][kernel_width],
+  ///     for each output channel: f32 scales, then i32 zero points, then i32 biases
+  ///
+  /// The bytes are the same on every target, and no layout of kernels is in them. Thread-safe.
+  [[nodiscard]] std::vector<std::byte> save() const {
+    const filter_shape& f = shape_;
+    detail::byte_writer to(format);
+    for (const std::size_t size :
+         {f.out_channels, f.in_channels, f.groups, f.kernel_height, f.kernel_width}) {
+      to.put(std::uint64_t{size});
+    }
+    to.put_array(std::span<const std::int8_t>(unpacked()));
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.scales());
+    }
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.zero_points());
+    }
+    for (const packed_weights& w : groups_) {
+      to.put_array(w.bias());
+    }
+    return std::move(to).finish();
+  }
+  /// Packs filters of the bytes that save() returned, on any machine. Throws bad_file for bytes
+  /// that are damaged or something else, and unsupported for a version that this release does not
+  /// know.
+  [[nodiscard]] static packed_filters load(std::span<const std::byte> bytes) {
+    constexpr const char* where = "packed_filters::load";
+    detail::byte_reader from(bytes, format, where);
+    // The limits keep sizes of filters without channels, which no bytes bound, from wrapping.
+    constexpr std::uint64_t most_channels = std::uint64_t{1} << 31;
+    filter_shape f;
+    f.out_channels = from.get_size(most_channels);
+    f.in_channels = from.get_size(most_channels);
+    f.groups = from.get_size(most_channels);
+    f.kernel_height = from.get_size(most_kernel);
+    f.kernel_width = from.get_size(most_kernel);
+    require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0 &&
+                (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0)) &&
+                f.kernel_height > 0 && f.kernel_width > 0,
+            error_kind::bad_file, where, ": the shape is impossible");
+    std::size_t count = f.out_channels;
+    for (const std::size_t size : {f.group_in(), f.kernel_height, f.kernel_width}) {
+      require(size == 0 || count <= from.rest() / size, error_kind::bad_file, where,
+              ": ends early");
+      count *= size;
+    }
+    std::vector<std::int8_t> weights;
+    std::vector<float> scales;
+    std::vector<std::int32_t> zero_points;
+    std::vector<std::int32_t> bias;
+    from.get_array(count, weights);
+    from.get_array(f.out_channels, scales);
+    from.get_array(f.out_channels, zero_points);
+    from.get_array(f.out_channels, bias);
+    from.require_end();
+    for (std::size_t c = 0; c < f.out_channels; ++c) {
+      require(std::isfinite(scales[c]) && scales[c] > 0.0F, error_kind::bad_file, where,
+              ": the scale ", scales[c], " of channel ", c);
+      require(zero_points[c] >= full_grid<std::int8_t>.qmin &&
+                  zero_points[c] <= full_grid<std::int8_t>.qmax,
+              error_kind::bad_file, where, ": the zero point ", zero_points[c], " of channel ", c);
+    }
+    return packed_filters(f, weights, {scales, zero_points, bias});
+  }
+
   /// The shape that the filters were packed with.
   [[nodiscard]] const filter_shape& shape() const noexcept { return shape_; }
   /// Whether the filters are stored for the depthwise kernels: shape().depthwise() holds, and they
@@ -26646,6 +26736,32 @@ class packed_filters {
 
  private:
   friend struct detail::filter_access;
+  static constexpr detail::byte_format format{"detentF8", 1};
+  static constexpr std::uint64_t most_kernel = 4096;
+
+  /// The weights in the order in which they were given.
+  [[nodiscard]] std::vector<std::int8_t> unpacked() const {
+    const filter_shape& f = shape_;
+    std::vector<std::int8_t> weights(f.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const std::size_t tap = i % f.taps();
+      const std::size_t channel = i / f.taps() % f.group_in();
+      const std::size_t out = i / f.taps() / f.group_in();
+      const bool is_one_matrix = is_depthwise_;
+      const packed_weights& w = groups_[is_one_matrix ? 0 : out / f.group_out()];
+      const std::size_t k = is_one_matrix ? tap
+                                          : tap / f.kernel_width * row_ +
+                                                tap % f.kernel_width * f.group_in() + channel;
+      const std::size_t n = is_one_matrix ? out : out % f.group_out();
+      // The order that packed_weights::save() documents.
+      const std::size_t groups = (w.depth() + kernels::group_depth - 1) / kernels::group_depth;
+      const std::size_t group = n / kernels::panel_columns * groups + k / kernels::group_depth;
+      weights[i] = w.data()[(group * kernels::panel_columns + n % kernels::panel_columns) *
+                                kernels::group_depth +
+                            k % kernels::group_depth];
+    }
+    return weights;
+  }
 
   detail::emptied_by_move<filter_shape> shape_;
   std::vector<packed_weights> groups_;
@@ -34461,9 +34577,11 @@ class percentile_observer {
 
   /// The range for a symmetric or an asymmetric scheme. Throws invalid_argument if nothing, a NaN
   /// or an infinity was seen, if the percentile of an asymmetric range is not over 50, or if the
-  /// second pass has not seen the data of the first.
+  /// second pass of an exact percentile has not seen the data of the first.
   [[nodiscard]] value_range range(bool symmetric) const {
     const value_range seen = histogram_.range();
+    require(second_ || !options_.exact, error_kind::invalid_argument,
+            "percentile_observer: the second pass has not begun");
     if (symmetric || options_.absolute) {
       const float q = outer_end(2, true);
       return detail::clipped(seen, q);
@@ -45205,6 +45323,10 @@ class prepared_product {
         product_((require_fixed(options, weights.columns()),
                   std::make_unique<const detail::integer_product<T>>(
                       std::type_identity<A>{}, weights, options, detail::terms_memory::owned))) {}
+
+  /// Weights must outlive the product, so that temporary ones are refused.
+  explicit prepared_product(const packed_weights&& weights,
+                            const epilogue_options& options = {}) = delete;
 
   /// The weights that left sides are multiplied by.
   [[nodiscard]] const packed_weights& weights() const noexcept { return *weights_; }

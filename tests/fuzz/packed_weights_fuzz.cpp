@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Saved packed weights of 8 and 4 bits: changed as in states_fuzz.cpp, loaded, and multiplied on
-// every target. All targets must give the same products.
+// every target. All targets must give the same products. Saved filters, too: what is loaded must
+// save the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <detent/gemm.hpp>
 #include <detent/int4_weights.hpp>
 #include <detent/pack.hpp>
+#include <detent/packed_filters.hpp>
 
 #include "envelope.hpp"
 #include "fuzz_target.hpp"
@@ -43,11 +45,37 @@ void multiply(fuzz::numbers& in, const Weights& w) {
   }
 }
 
+/// Packs filters, damages their saved form and loads it.
+void load_filters(fuzz::numbers& in) {
+  detent::filter_shape f;
+  f.groups = 1 + in.below(5);
+  f.in_channels = f.groups * (1 + in.below(4));
+  f.out_channels = f.groups * (1 + in.below(4));
+  f.kernel_height = 1 + in.below(3);
+  f.kernel_width = 1 + in.below(3);
+  std::vector<std::int8_t> values(f.size());
+  for (std::int8_t& v : values) {
+    v = in.get<std::int8_t>();
+  }
+  std::vector<std::byte> bytes = detent::packed_filters(f, values).save();
+  fuzz::damage(bytes, in, 11);
+  detent::packed_filters loaded;
+  if (fuzz::harmless("load", [&] { loaded = detent::packed_filters::load(bytes); }) &&
+      loaded.save() != bytes) {
+    fuzz::finding("loaded filters", "save other bytes");
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::numbers in({data, size});
-  const bool has_nibbles = in.get<std::uint8_t>() % 2 != 0;
+  const auto kind = in.get<std::uint8_t>();
+  if (kind >= 192) {
+    load_filters(in);
+    return 0;
+  }
+  const bool has_nibbles = kind % 2 != 0;
   const std::size_t depth = in.below(70);
   const std::size_t columns = in.below(70);
   std::vector<std::int8_t> values(depth * columns);

@@ -1459,6 +1459,73 @@ TEST_CASE("nncf::quantize: the scales of Resize are no data") {
   CHECK(test::outputs_of(q.result, one)[0].dims() == shape{1, 1, 1, 8});
 }
 
+TEST_CASE("nncf::quantize: products whose biases and weights have other forms") {
+  test::random_source r(225);
+  INFO("seed ", r.seed());
+  const auto check = [&](const char* what, model_builder& b, const shape& x, bool transformer) {
+    INFO(what, transformer ? ", transformer" : "");
+    std::vector<tensors> samples;
+    for (int i = 0; i < 3; ++i) {
+      samples.push_back({{"x", random_floats(r, x, -1.0F, 1.0F)}});
+    }
+    nncf::quantize_options options;
+    options.model_type = transformer ? nncf::model_type::transformer : nncf::model_type::none;
+    const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples), options);
+    const tensor expected = test::outputs_of(b.get(), samples[0])[0];
+    const tensor found = test::outputs_of(q.result, samples[0])[0];
+    REQUIRE(found.dims() == expected.dims());
+    const auto e = values_of<float>(expected);
+    const auto f = values_of<float>(found);
+    for (std::size_t i = 0; i < e.size(); ++i) {
+      CHECK(std::fabs(e[i] - f[i]) < 0.2F);
+    }
+  };
+  for (const bool transformer : {false, true}) {
+    {
+      model_builder b;
+      b.input("x", {4, 6});
+      b.constant("w", random_floats(r, {6, 5}, -1.0F, 1.0F));
+      b.constant("b", test::floats({1, 1, 1}, {3.0F}));
+      b.output(b.add("Add", {b.add("MatMul", {"x", "w"}), "b"}));
+      check("a bias with more dimensions", b, {4, 6}, transformer);
+    }
+    for (const shape& dims : {shape{4, 1}, shape{4, 5}, shape{1, 5}, shape{5}, shape{1}, shape{}}) {
+      model_builder b;
+      b.input("x", {4, 6});
+      b.constant("w", random_floats(r, {6, 5}, -1.0F, 1.0F));
+      b.constant("b", random_floats(r, dims, 1.0F, 2.0F));
+      b.output(b.add("Gemm", {"x", "w", "b"}));
+      check(graph::to_string(dims).c_str(), b, {4, 6}, transformer);
+    }
+    {
+      model_builder b;
+      b.input("x", {6, 4});
+      b.constant("w", random_floats(r, {6, 5}, -1.0F, 1.0F));
+      b.constant("v", random_floats(r, {4, 5}, -1.0F, 1.0F));
+      b.constant("b", random_floats(r, {5}, 1.0F, 2.0F));
+      const std::string left = b.add("Gemm", {"x", "w", "b"}, {{"transA", test::number(1)}});
+      const std::string right = b.add("Gemm", {"x", "v", "b"});
+      b.output(b.add("Concat", {left, right}, {{"axis", test::number(0)}}));
+      check("a transposed input beside another product", b, {6, 4}, transformer);
+    }
+    {
+      model_builder b;
+      b.input("x", {5, 8});
+      b.constant("w", random_floats(r, {2, 5}, -1.0F, 1.0F));
+      b.constant("b", random_floats(r, {1, 8}, 1.0F, 2.0F));
+      b.output(b.add("Add", {b.add("MatMul", {"w", "x"}), "b"}));
+      check("weights on the left", b, {5, 8}, transformer);
+    }
+    {
+      model_builder b;
+      b.input("x", {2, 4, 6});
+      b.constant("w", random_floats(r, {6}, -1.0F, 1.0F));
+      b.output(b.add("MatMul", {"x", "w"}));
+      check("weights of one dimension", b, {2, 4, 6}, transformer);
+    }
+  }
+}
+
 TEST_CASE("nncf: groups of quantizers, and models without some of them") {
   test::random_source r(223);
   INFO("seed ", r.seed());

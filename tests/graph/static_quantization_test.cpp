@@ -575,6 +575,45 @@ TEST_CASE("static: ranges stay within the bounds of a Clip") {
   CHECK(q.parameters.activations.at(behind).scale > 8.9F / 127.0F);
 }
 
+TEST_CASE("static: both ends of a range lie within the bounds of a Clip, as floats") {
+  test::random_source r(509);
+  INFO("seed ", r.seed());
+  const auto source = test::samples_source(test::samples_of_x(r, {8, 6}, 4, -9.0F, 9.0F));
+  std::vector<std::pair<float, float>> bounds = {
+      {-1.0F, 1.0F},  {-0.5F, 0.5F},   {-2.0F, 2.0F},   {-0.5F, 10.0F}, {0.0F, 6.0F},
+      {0.0F, 8.142F}, {-1.0F, 0.003F}, {-0.003F, 1.0F}, {0.5F, 3.0F},   {-3.0F, -0.5F}};
+  for (int i = 0; i < 40; ++i) {
+    bounds.emplace_back(i % 2 == 0 ? 0.0F : r.real(-8.0F, 0.0F), r.real(0.01F, 9.0F));
+  }
+  for (const auto& [lower, upper] : bounds) {
+    model_builder b;
+    b.input("x", {8, 6});
+    b.constant("w", random_floats(r, {6, 6}, -2.0F, 2.0F));
+    b.constant("v", random_floats(r, {6, 6}, -2.0F, 2.0F));
+    const std::string clipped = b.add(
+        "Clip", {b.add("Gemm", {"x", "w"}), b.scalar("lower", lower), b.scalar("upper", upper)});
+    b.output(b.add("Gemm", {clipped, "v"}));
+    for (const element_type type : {element_type::u8, element_type::s8}) {
+      for (const char* method : {"minmax", "mse"}) {
+        INFO(lower, " .. ", upper, " ", graph::name(type), " ", method);
+        const graph::quantization q = graph::static_quantization(
+            b.get(), source, {.method = method, .activations = {.type = type}});
+        const detent::quant_params p = q.parameters.activations.at(clipped);
+        const int least = type == element_type::u8 ? 0 : -128;
+        const float first = p.scale * static_cast<float>(least - p.zero_point);
+        const float last = p.scale * static_cast<float>(least + 255 - p.zero_point);
+        CHECK(p.zero_point >= least);
+        CHECK(p.zero_point <= least + 255);
+        CHECK(first >= (std::min)(lower, 0.0F));
+        CHECK(last <= (std::max)(upper, 0.0F));
+        if (std::string_view(method) == "minmax") {  // and hold nearly all of what is between
+          CHECK(last - first >= 0.99F * ((std::max)(upper, 0.0F) - (std::min)(lower, 0.0F)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("static: symmetric activations") {
   test::random_source r(501);
   INFO("seed ", r.seed());

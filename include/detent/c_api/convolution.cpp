@@ -71,6 +71,34 @@ detent_status detent_pack_filters(const detent_filter_shape* shape, const int8_t
 
 void detent_filters_free(detent_filters* filters) { delete filters; }
 
+detent_status detent_filters_shape(const detent_filters* filters, detent_filter_shape* shape) {
+  return guarded([&] {
+    constexpr const char* where = "detent_filters_shape";
+    const detent::filter_shape& f = checked(filters, where, "filters").value.shape();
+    write_known_fields(
+        &checked(shape, where, "shape"),
+        {0, f.out_channels, f.in_channels, f.groups, f.kernel_height, f.kernel_width}, where);
+  });
+}
+
+detent_status detent_filters_save(const detent_filters* filters, void* buffer, size_t capacity,
+                                  size_t* needed) {
+  return guarded([&] {
+    constexpr const char* where = "detent_filters_save";
+    const detent::packed_filters& value = checked(filters, where, "filters").value;
+    checked(needed, where, "needed");
+    hand_out(value.save(), buffer, capacity, needed, where);
+  });
+}
+
+detent_status detent_filters_load(const void* bytes, size_t size, detent_filters** filters) {
+  return guarded([&] {
+    constexpr const char* where = "detent_filters_load";
+    detent_filters*& result = checked(filters, where, "result");
+    result = new detent_filters{detent::packed_filters::load(bytes_of(bytes, size, where))};
+  });
+}
+
 void detent_window_init(detent_window* window) {
   *window = {};
   window->size = sizeof *window;

@@ -381,6 +381,20 @@ void store_element(auto* data, std::ptrdiff_t i, V value) noexcept {
   }
 }
 
+/// Makes the bits after the last element of a packed span zero, as its format says; does nothing
+/// for other arguments.
+template <class A>
+void clear_padding([[maybe_unused]] const A& a) noexcept {
+  if constexpr (is_packed_span<A>::value) {
+    using T = typename A::element_type;
+    const std::size_t rest = a.size() % elements_per_byte<T>;
+    if (rest != 0) {
+      std::uint8_t& last = a.data()[a.size_bytes() - 1];
+      last = static_cast<std::uint8_t>(last & ((1U << (T::bits * rest)) - 1U));
+    }
+  }
+}
+
 }  // namespace detail
 DETENT_NAMESPACE_END
 

@@ -142,9 +142,11 @@ class percentile_observer {
 
   /// The range for a symmetric or an asymmetric scheme. Throws invalid_argument if nothing, a NaN
   /// or an infinity was seen, if the percentile of an asymmetric range is not over 50, or if the
-  /// second pass has not seen the data of the first.
+  /// second pass of an exact percentile has not seen the data of the first.
   [[nodiscard]] value_range range(bool symmetric) const {
     const value_range seen = histogram_.range();
+    require(second_ || !options_.exact, error_kind::invalid_argument,
+            "percentile_observer: the second pass has not begun");
     if (symmetric || options_.absolute) {
       const float q = outer_end(2, true);
       return detail::clipped(seen, q);

@@ -63,6 +63,23 @@ struct biased_layer {
   bool is_convolution = false;  ///< Whether channels are dimension 1; else they are the last one.
 };
 
+/// Whether each output channel of a product is a column of its result, with a bias of its own or
+/// one for all: not with weights on the left, transposed inputs, or a bias for each row.
+[[nodiscard]] inline bool has_bias_of_columns(const model& m, const node& n, std::string_view kind,
+                                              std::size_t weights) {
+  if (!is_among(kind, {"Gemm", "MatMul"})) {
+    return true;
+  }
+  if (weights != 1 || n.get_int("transA", 0) != 0) {
+    return false;
+  }
+  const tensor* bias = kind == "Gemm" ? float_constant(m, n, 2) : nullptr;
+  const tensor* w = m.initializer(n.inputs[1]);
+  return bias == nullptr || bias->count() == 1 || w == nullptr || w->rank() != 2 ||
+         graph::detail::is_row_of_channels(
+             bias->dims(), w->dim(n.get_int("transB", 0) != 0 ? 0 : 1), 0, bias->rank());
+}
+
 /// The layers with biases among those whose weights are quantized, in the order of the nodes.
 [[nodiscard]] inline std::vector<biased_layer> biased_layers(
     const model& m, const std::vector<placed_quantizer>& quantizers, bool fast) {
@@ -93,7 +110,8 @@ struct biased_layer {
       bias = node_input{i, 2};
     }
     const bool usable = q != quantizers.end() && bias &&
-                        float_constant(m, m.nodes[bias->node], bias->input) != nullptr;
+                        float_constant(m, m.nodes[bias->node], bias->input) != nullptr &&
+                        has_bias_of_columns(m, n, kind, weights[0]);
     if (usable) {
       const bool is_convolution = !is_among(kind, {"Gemm", "MatMul"});
       found.push_back({i, *bias, is_convolution ? 0 : 1 - weights[0], weights[0],
@@ -280,8 +298,9 @@ class bias_corrector {
     s.applied = largest < threshold;
     if (s.applied) {
       shape dims = old.dims();
-      if (!one_each) {
-        dims = {static_cast<std::int64_t>(shift.size())};
+      if (!one_each) {  // one value, whose dimensions count where an Add takes it
+        dims.resize((std::max)(dims.size(), std::size_t{1}), 1);
+        dims.back() = static_cast<std::int64_t>(shift.size());
       }
       tensor bias = tensor::allocate(element_type::f32, dims);
       for (std::size_t c = 0; c < shift.size(); ++c) {

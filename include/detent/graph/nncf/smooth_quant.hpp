@@ -152,12 +152,12 @@ class smoother {
       const bool is_moved = kind == "Conv" && maker != links::none &&
                             trait_of(operator_kind(m_, l, m_.nodes[maker])) == trait::moves;
       const tensor* w = m_.initializer(n.inputs[weights[0]]);
-      if (is_moved || w == nullptr || l.consumers(n.inputs[weights[0]]).size() > 1 ||
-          m_.initializer(value) != nullptr) {
+      if (is_moved || w == nullptr || w->rank() < 2 ||
+          l.consumers(n.inputs[weights[0]]).size() > 1 || m_.initializer(value) != nullptr) {
         continue;
       }
       const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) {
-        return g.value == value && g.input == input &&
+        return g.value == value && g.input == input && g.axis == value_axis(n, input) &&
                (m_.nodes[g.nodes[0]].is("Conv") == n.is("Conv"));
       });
       if (found != groups_.end()) {

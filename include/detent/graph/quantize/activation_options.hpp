@@ -151,21 +151,54 @@ inline void require_override(const quantization_plan& plan, const std::string& n
   return method.empty() ? otherwise : method;
 }
 
-/// Parameters whose range does not exceed the bounds of the values: `p` if that is so, else those
-/// of the range between the bounds. Observers of histograms may choose a range that is a little
-/// wider than any value. That does no harm to the values, but releases 1.21 to 1.30 of ONNX Runtime
-/// refuse a model whose Clip has narrower bounds than the QuantizeLinear behind it.
+/// Parameters whose range does not exceed the bounds of the values, extended to contain 0: `p` if
+/// that is so, else those of the range between the bounds. Observers of histograms may choose a
+/// range that is a little wider than any value, and the rounding of a zero point or a scale may
+/// move an end beyond a bound; then the scale is lowered, with the zero point beside it if that
+/// lowers it less. A wider range does no harm to the values, but releases 1.21 to 1.30 of ONNX
+/// Runtime refuse a model whose Clip has narrower bounds than the QuantizeLinear behind it.
 [[nodiscard]] inline quant_params within_bounds(const quant_params& p, const quant_scheme& scheme,
                                                 const activation_bounds& bounds) {
-  const auto real = [&](std::int32_t level) {
-    return p.scale * static_cast<float>(level - p.zero_point);
+  const value_range most{(std::min)(bounds.lower, 0.0F), (std::max)(bounds.upper, 0.0F)};
+  const auto range_of = [&](const quant_params& q) {
+    const auto real = [&](std::int32_t level) {
+      return q.scale * static_cast<float>(level - q.zero_point);
+    };
+    return value_range{real(scheme.levels.qmin), real(scheme.levels.qmax)};
   };
-  const value_range r{real(scheme.levels.qmin), real(scheme.levels.qmax)};
-  const bool is_within = (r.lower >= bounds.lower || scheme.symmetric) && r.upper <= bounds.upper;
-  return is_within
-             ? p
-             : params_from_range(
-                   {(std::max)(r.lower, bounds.lower), (std::min)(r.upper, bounds.upper)}, scheme);
+  const auto is_within = [&](const quant_params& q) {
+    const value_range r = range_of(q);
+    return (r.lower >= most.lower || scheme.symmetric) && r.upper <= most.upper;
+  };
+  if (is_within(p)) {
+    return p;
+  }
+  const value_range r = range_of(p);
+  const quant_params between = params_from_range(
+      {(std::max)(r.lower, bounds.lower), (std::min)(r.upper, bounds.upper)}, scheme);
+  if (is_within(between)) {
+    return between;
+  }
+  quant_params best{0.0F, between.zero_point};
+  for (const std::int32_t d : {0, -1, 1}) {
+    quant_params q{between.scale, between.zero_point + d};
+    const std::int32_t below = scheme.symmetric ? 0 : q.zero_point - scheme.levels.qmin;
+    const std::int32_t above = scheme.levels.qmax - q.zero_point;
+    if ((scheme.symmetric && d != 0) || below < 0 || above < 0) {
+      continue;
+    }
+    if (above > 0) {
+      q.scale = (std::min)(q.scale, most.upper / static_cast<float>(above));
+    }
+    if (below > 0) {
+      q.scale = (std::min)(q.scale, -most.lower / static_cast<float>(below));
+    }
+    while (q.scale > 0.0F && !is_within(q)) {
+      q.scale = std::nextafter(q.scale, 0.0F);
+    }
+    best = q.scale > best.scale ? q : best;
+  }
+  return best.scale > 0.0F ? best : between;
 }
 
 /// The parameters that an observer found, or those that an override gives instead. What an observer
