@@ -189,6 +189,18 @@ TEST_CASE("saved filters that are damaged or impossible are refused") {
                                   with(height, value));
     fails<detent::packed_filters>(error_kind::bad_file, "packed_filters::load", with(out, value));
   }
+  // Long kernels, with weights and without.
+  const std::vector<std::int8_t> long_filter(5000, 3);
+  const detent::packed_filters taps({1, 1, 1, 1, 5000}, long_filter, {});
+  CHECK(detent::packed_filters::load(taps.save()).save() == taps.save());
+  const detent::packed_filters none({0, 1, 1, 5000, 1}, {}, {});
+  CHECK(detent::packed_filters::load(none.save()).shape().kernel_height == 5000);
+  for (const std::uint64_t value : {(std::uint64_t{1} << 31) - 1, std::uint64_t{1} << 31}) {
+    bytes b = none.save();
+    put(b, height, value);
+    put(b, height + 8, value);
+    fails<detent::packed_filters>(error_kind::bad_file, "the shape is impossible", b);
+  }
   fails<detent::packed_filters>(error_kind::bad_file, "the scale", with(scale, 0));
   fails<detent::packed_filters>(error_kind::bad_file, "the zero point", with(scale + 16, 128));
 }

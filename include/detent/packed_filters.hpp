@@ -182,14 +182,13 @@ class packed_filters {
   [[nodiscard]] static packed_filters load(std::span<const std::byte> bytes) {
     constexpr const char* where = "packed_filters::load";
     detail::byte_reader from(bytes, format, where);
-    // The limits keep sizes of filters without channels, which no bytes bound, from wrapping.
-    constexpr std::uint64_t most_channels = std::uint64_t{1} << 31;
+    constexpr std::uint64_t most = std::uint64_t{1} << 31;
     filter_shape f;
-    f.out_channels = from.get_size(most_channels);
-    f.in_channels = from.get_size(most_channels);
-    f.groups = from.get_size(most_channels);
-    f.kernel_height = from.get_size(most_kernel);
-    f.kernel_width = from.get_size(most_kernel);
+    f.out_channels = from.get_size(most);
+    f.in_channels = from.get_size(most);
+    f.groups = from.get_size(most);
+    f.kernel_height = from.get_size(most);
+    f.kernel_width = from.get_size(most);
     require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0 &&
                 (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0)) &&
                 f.kernel_height > 0 && f.kernel_width > 0,
@@ -200,6 +199,10 @@ class packed_filters {
               ": ends early");
       count *= size;
     }
+    // Without channels, no bytes bound the other sizes.
+    require(count != 0 ||
+                (f.taps() <= most && f.taps() * (std::max)(f.group_in(), std::size_t{1}) <= most),
+            error_kind::bad_file, where, ": the shape is impossible");
     std::vector<std::int8_t> weights;
     std::vector<float> scales;
     std::vector<std::int32_t> zero_points;
@@ -235,7 +238,6 @@ class packed_filters {
  private:
   friend struct detail::filter_access;
   static constexpr detail::byte_format format{"detentF8", 1};
-  static constexpr std::uint64_t most_kernel = 4096;
 
   /// The weights in the order in which they were given.
   [[nodiscard]] std::vector<std::int8_t> unpacked() const {

@@ -444,8 +444,8 @@ inline constexpr grid grid_of = full_grid<std::remove_const_t<element_of<A>>>;
 ///
 /// with the IEEE quotient, bit for bit reference::quantize on every CPU target. NaN becomes the
 /// zero point; infinities saturate. x and q are contiguous ranges or tensor_view, and q may be a
-/// packed_span; they have the same shape (only the same size where one is contiguous or packed) and
-/// must not overlap.
+/// packed_span, of whose last byte the bits behind the last element become zero; they have the same
+/// shape (only the same size where one is contiguous or packed) and must not overlap.
 ///
 /// The scale must be positive and finite, `levels` (by default the whole range of q's type) within
 /// q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data is null

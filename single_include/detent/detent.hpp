@@ -7962,8 +7962,8 @@ inline constexpr grid grid_of = full_grid<std::remove_const_t<element_of<A>>>;
 ///
 /// with the IEEE quotient, bit for bit reference::quantize on every CPU target. NaN becomes the
 /// zero point; infinities saturate. x and q are contiguous ranges or tensor_view, and q may be a
-/// packed_span; they have the same shape (only the same size where one is contiguous or packed) and
-/// must not overlap.
+/// packed_span, of whose last byte the bits behind the last element become zero; they have the same
+/// shape (only the same size where one is contiguous or packed) and must not overlap.
 ///
 /// The scale must be positive and finite, `levels` (by default the whole range of q's type) within
 /// q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data is null
@@ -26684,14 +26684,13 @@ class packed_filters {
   [[nodiscard]] static packed_filters load(std::span<const std::byte> bytes) {
     constexpr const char* where = "packed_filters::load";
     detail::byte_reader from(bytes, format, where);
-    // The limits keep sizes of filters without channels, which no bytes bound, from wrapping.
-    constexpr std::uint64_t most_channels = std::uint64_t{1} << 31;
+    constexpr std::uint64_t most = std::uint64_t{1} << 31;
     filter_shape f;
-    f.out_channels = from.get_size(most_channels);
-    f.in_channels = from.get_size(most_channels);
-    f.groups = from.get_size(most_channels);
-    f.kernel_height = from.get_size(most_kernel);
-    f.kernel_width = from.get_size(most_kernel);
+    f.out_channels = from.get_size(most);
+    f.in_channels = from.get_size(most);
+    f.groups = from.get_size(most);
+    f.kernel_height = from.get_size(most);
+    f.kernel_width = from.get_size(most);
     require(f.groups > 0 && f.in_channels % f.groups == 0 && f.out_channels % f.groups == 0 &&
                 (f.groups == 1 || (f.in_channels > 0 && f.out_channels > 0)) &&
                 f.kernel_height > 0 && f.kernel_width > 0,
@@ -26702,6 +26701,10 @@ class packed_filters {
               ": ends early");
       count *= size;
     }
+    // Without channels, no bytes bound the other sizes.
+    require(count != 0 ||
+                (f.taps() <= most && f.taps() * (std::max)(f.group_in(), std::size_t{1}) <= most),
+            error_kind::bad_file, where, ": the shape is impossible");
     std::vector<std::int8_t> weights;
     std::vector<float> scales;
     std::vector<std::int32_t> zero_points;
@@ -26737,7 +26740,6 @@ class packed_filters {
  private:
   friend struct detail::filter_access;
   static constexpr detail::byte_format format{"detentF8", 1};
-  static constexpr std::uint64_t most_kernel = 4096;
 
   /// The weights in the order in which they were given.
   [[nodiscard]] std::vector<std::int8_t> unpacked() const {

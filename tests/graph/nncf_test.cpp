@@ -1520,8 +1520,16 @@ TEST_CASE("nncf::quantize: products whose biases and weights have other forms") 
       model_builder b;
       b.input("x", {2, 4, 6});
       b.constant("w", random_floats(r, {6}, -1.0F, 1.0F));
-      b.output(b.add("MatMul", {"x", "w"}));
+      b.constant("b", test::floats({1}, {2.0F}));
+      b.output(b.add("Add", {b.add("MatMul", {"x", "w"}), "b"}));
       check("weights of one dimension", b, {2, 4, 6}, transformer);
+    }
+    {
+      model_builder b;
+      b.input("x", {6, 6});
+      b.constant("w", random_floats(r, {6, 6}, -1.0F, 1.0F));
+      b.output(b.add("Gemm", {"x", "w", "x"}));
+      check("a residual that is the left side", b, {6, 6}, transformer);
     }
   }
 }

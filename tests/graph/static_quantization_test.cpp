@@ -604,6 +604,12 @@ TEST_CASE("static: both ends of a range lie within the bounds of a Clip, as floa
         const float last = p.scale * static_cast<float>(least + 255 - p.zero_point);
         CHECK(p.zero_point >= least);
         CHECK(p.zero_point <= least + 255);
+        // A symmetric range covers the larger bound.
+        const graph::quantization symmetric = graph::static_quantization(
+            b.get(), source,
+            {.method = "minmax", .activations = {.type = type, .symmetric = true}});
+        CHECK(symmetric.parameters.activations.at(clipped).scale * 127.0F >=
+              0.97F * (std::max)(-lower, upper));
         CHECK(first >= (std::min)(lower, 0.0F));
         CHECK(last <= (std::max)(upper, 0.0F));
         if (std::string_view(method) == "minmax") {  // and hold nearly all of what is between

@@ -11,8 +11,9 @@
 //          float output - mean of that. All layers. A layer is changed if |shift / (bias + 1e-7)|
 //          is less than `threshold` (1000) for each channel.
 //
-// A layer without a bias stays as it is. The bias of a MatMul is the constant of the Add that alone
-// takes its result.
+// A layer without a bias stays as it is, and so does a product whose output channels are no columns
+// (has_bias_of_columns()). The bias of a MatMul is the constant of the Add that alone takes its
+// result.
 //
 // Source: NNCF 3.4, FastBiasCorrection and BiasCorrection.
 #ifndef DETENT_GRAPH_NNCF_BIAS_CORRECTION_HPP
@@ -75,6 +76,9 @@ struct biased_layer {
   }
   const tensor* bias = kind == "Gemm" ? float_constant(m, n, 2) : nullptr;
   const tensor* w = m.initializer(n.inputs[1]);
+  if (w != nullptr && w->rank() < 2) {
+    return false;
+  }
   return bias == nullptr || bias->count() == 1 || w == nullptr || w->rank() != 2 ||
          graph::detail::is_row_of_channels(
              bias->dims(), w->dim(n.get_int("transB", 0) != 0 ? 0 : 1), 0, bias->rank());

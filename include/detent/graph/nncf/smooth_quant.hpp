@@ -300,8 +300,7 @@ class smoother {
     mul.outputs = {names.take(mul.name + "_out")};
     m_.initializers[mul.name] = std::move(inverse);
     for (const std::size_t i : group.nodes) {
-      std::replace(m_.nodes[i].inputs.begin(), m_.nodes[i].inputs.end(), group.value,
-                   mul.outputs[0]);
+      m_.nodes[i].inputs[group.input] = mul.outputs[0];  // not a residual that is the same value
     }
     before[group.nodes[0]].push_back(std::move(mul));
   }

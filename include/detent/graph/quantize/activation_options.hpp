@@ -5,8 +5,10 @@
 #define DETENT_GRAPH_QUANTIZE_ACTIVATION_OPTIONS_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -155,8 +157,10 @@ inline void require_override(const quantization_plan& plan, const std::string& n
 /// that is so, else those of the range between the bounds. Observers of histograms may choose a
 /// range that is a little wider than any value, and the rounding of a zero point or a scale may
 /// move an end beyond a bound; then the scale is lowered, with the zero point beside it if that
-/// lowers it less. A wider range does no harm to the values, but releases 1.21 to 1.30 of ONNX
-/// Runtime refuse a model whose Clip has narrower bounds than the QuantizeLinear behind it.
+/// lowers it less. The range is left as it is if that would take more than
+/// 2 % of it, as with few bits or a symmetric scheme and bounds that differ. A wider range does no
+/// harm to the values, but releases 1.21 to 1.30 of ONNX Runtime refuse a model whose Clip has
+/// narrower bounds than the QuantizeLinear behind it.
 [[nodiscard]] inline quant_params within_bounds(const quant_params& p, const quant_scheme& scheme,
                                                 const activation_bounds& bounds) {
   const value_range most{(std::min)(bounds.lower, 0.0F), (std::max)(bounds.upper, 0.0F)};
@@ -198,7 +202,9 @@ inline void require_override(const quantization_plan& plan, const std::string& n
     }
     best = q.scale > best.scale ? q : best;
   }
-  return best.scale > 0.0F ? best : between;
+  const bool is_rounding =
+      best.scale >= 0.98F * between.scale && best.scale >= (std::numeric_limits<float>::min)();
+  return is_rounding ? best : between;
 }
 
 /// The parameters that an observer found, or those that an override gives instead. What an observer
