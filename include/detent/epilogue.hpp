@@ -30,7 +30,7 @@ DETENT_NAMESPACE_BEGIN
 /// How an integer product (gemm() or a convolution) reads its left side and writes its output. The
 /// element type of the output selects the formula, and thereby the fields that are read. With i a
 /// row (or pixel), j a column (or output channel), scale, zero_point and weight_bias the arrays of
-/// the weights, and what is absent not added:
+/// the weights (what is absent is not added):
 ///
 ///     acc = weight_bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])
 ///           (exact, of as many bits as it takes)

@@ -17869,7 +17869,7 @@ DETENT_NAMESPACE_BEGIN
 /// How an integer product (gemm() or a convolution) reads its left side and writes its output. The
 /// element type of the output selects the formula, and thereby the fields that are read. With i a
 /// row (or pixel), j a column (or output channel), scale, zero_point and weight_bias the arrays of
-/// the weights, and what is absent not added:
+/// the weights (what is absent is not added):
 ///
 ///     acc = weight_bias[j] + sum_k (a[i,k] - lhs_zero_point) * (b[k,j] - zero_point[j])
 ///           (exact, of as many bits as it takes)
@@ -33648,7 +33648,8 @@ class basic_histogram {
                     [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
     }
   }
-  /// Counts one value less at each position when it goes, unless they are cleared before.
+  /// Its destructor takes back one counted value at each position, which undoes a count that an
+  /// exception ends. Who has counted all empties `positions` first.
   struct taken_back {
     basic_histogram& of;
     std::span<const std::uint32_t> positions;

@@ -543,7 +543,8 @@ class basic_histogram {
                     [&](std::uint32_t p) { entry_at(p).add(1, p & dropped_mask); });
     }
   }
-  /// Counts one value less at each position when it goes, unless they are cleared before.
+  /// Its destructor takes back one counted value at each position, which undoes a count that an
+  /// exception ends. Who has counted all empties `positions` first.
   struct taken_back {
     basic_histogram& of;
     std::span<const std::uint32_t> positions;

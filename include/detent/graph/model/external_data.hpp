@@ -80,7 +80,8 @@ class external_data {
     require(length == stored, error_kind::bad_file, "tensor '", name, "' needs ", stored,
             " bytes, its external data has ", length);
     const std::filesystem::path path = folder_ / relative;
-    // Paths that begin with a folder: the other ones stay relative if there is no such file.
+    // weakly_canonical() makes a path absolute only if it begins with something that exists. With
+    // "." in front, the path of a missing file becomes absolute, too, and can be compared.
     const std::filesystem::path folder = folder_.empty() ? std::filesystem::path(".") : folder_;
     std::error_code failed;
     const std::filesystem::path within = std::filesystem::weakly_canonical(folder, failed);

@@ -157,10 +157,10 @@ inline void require_override(const quantization_plan& plan, const std::string& n
 /// that is so, else those of the range between the bounds. Observers of histograms may choose a
 /// range that is a little wider than any value, and the rounding of a zero point or a scale may
 /// move an end beyond a bound; then the scale is lowered, with the zero point beside it if that
-/// lowers it less. The range is left as it is if that would take more than
-/// 2 % of it, as with few bits or a symmetric scheme and bounds that differ. A wider range does no
-/// harm to the values, but releases 1.21 to 1.30 of ONNX Runtime refuse a model whose Clip has
-/// narrower bounds than the QuantizeLinear behind it.
+/// lowers it less. If that would take more than 2 % of the range, as with few bits, or with a
+/// symmetric scheme and bounds that differ, the range is left as it is. A wider range does no harm
+/// to the values, but releases 1.21 to 1.30 of ONNX Runtime refuse a model whose Clip has narrower
+/// bounds than the QuantizeLinear behind it.
 [[nodiscard]] inline quant_params within_bounds(const quant_params& p, const quant_scheme& scheme,
                                                 const activation_bounds& bounds) {
   const value_range most{(std::min)(bounds.lower, 0.0F), (std::max)(bounds.upper, 0.0F)};
