@@ -606,6 +606,132 @@ static void types_of_tensors(void) {
   }
 }
 
+/* Protocol buffers, in which ONNX models are stored. */
+typedef struct message {
+  unsigned char bytes[8192];
+  size_t count;
+} message;
+
+static void put_number(message* m, size_t value) {
+  for (; value >= 128; value >>= 7) {
+    m->bytes[m->count++] = (unsigned char)(value | 128);
+  }
+  m->bytes[m->count++] = (unsigned char)value;
+}
+static void put_field(message* m, size_t field, size_t value) {
+  put_number(m, field << 3);
+  put_number(m, value);
+}
+static void put_bytes(message* m, size_t field, const void* data, size_t count) {
+  put_number(m, field << 3 | 2);
+  put_number(m, count);
+  memcpy(m->bytes + m->count, data, count);
+  m->count += count;
+}
+static void put_text(message* m, size_t field, const char* text) {
+  put_bytes(m, field, text, strlen(text));
+}
+static void put_node(message* graph, const char* op, const char* const* inputs, size_t count,
+                     const char* result) {
+  message node;
+  size_t i;
+  node.count = 0;
+  for (i = 0; i < count; ++i) {
+    put_text(&node, 1, inputs[i]);
+  }
+  put_text(&node, 2, result);
+  put_text(&node, 4, op);
+  put_bytes(graph, 1, node.bytes, node.count);
+}
+/* A constant of `rows` x 1 elements, or of one element if that is 0; `type` is a DataType. */
+static void put_constant(message* graph, const char* name, size_t type, size_t rows,
+                         const void* data, size_t bytes) {
+  message tensor;
+  tensor.count = 0;
+  if (rows != 0) {
+    put_field(&tensor, 1, rows);
+    put_field(&tensor, 1, 1);
+  }
+  put_field(&tensor, 2, type);
+  put_text(&tensor, 8, name);
+  put_bytes(&tensor, 9, data, bytes);
+  put_bytes(graph, 5, tensor.bytes, tensor.count);
+}
+/* An input or output of float32[1, columns]. */
+static void put_value(message* graph, size_t field, const char* name, size_t columns) {
+  message dim, shape, tensor, type, value;
+  dim.count = shape.count = tensor.count = type.count = value.count = 0;
+  put_field(&dim, 1, 1);
+  put_bytes(&shape, 1, dim.bytes, dim.count);
+  dim.count = 0;
+  put_field(&dim, 1, columns);
+  put_bytes(&shape, 1, dim.bytes, dim.count);
+  put_field(&tensor, 1, 1);
+  put_bytes(&tensor, 2, shape.bytes, shape.count);
+  put_bytes(&type, 1, tensor.bytes, tensor.count);
+  put_text(&value, 1, name);
+  put_bytes(&value, 2, type.bytes, type.count);
+  put_bytes(graph, field, value.bytes, value.count);
+}
+
+/* A product of many quantized values: its sum is exact in integers, and rounded once. A sum of
+ * floats would be rounded at each step beyond 2^24. */
+static void integer_sessions(void) {
+  enum { depth = 4096 };
+  static const char* const quantize[] = {"x", "one", "zero"};
+  static const char* const dequantize[] = {"xq", "one", "zero"};
+  static const char* const weights[] = {"w", "one", "zero_s8"};
+  static const char* const product[] = {"xd", "wd"};
+  static int8_t w[depth];
+  static float values[depth];
+  static message graph, opset, model_bytes;
+  const float one = 1.0F, expected = 132616832.0F; /* 255 * (127 * 4095 + 1), rounded to float */
+  const unsigned char zero = 0;
+  const int64_t shape[2] = {1, depth};
+  detent_model* model = NULL;
+  detent_session* session = NULL;
+  detent_results* results = NULL;
+  detent_tensor x, y;
+  int i;
+  for (i = 0; i < depth; ++i) {
+    w[i] = i == 0 ? 1 : 127;
+    values[i] = 255.0F;
+  }
+  graph.count = opset.count = model_bytes.count = 0;
+  put_node(&graph, "QuantizeLinear", quantize, 3, "xq");
+  put_node(&graph, "DequantizeLinear", dequantize, 3, "xd");
+  put_node(&graph, "DequantizeLinear", weights, 3, "wd");
+  put_node(&graph, "MatMul", product, 2, "y");
+  put_text(&graph, 2, "g");
+  put_constant(&graph, "one", 1, 0, &one, sizeof one);
+  put_constant(&graph, "zero", 2, 0, &zero, 1);
+  put_constant(&graph, "zero_s8", 3, 0, &zero, 1);
+  put_constant(&graph, "w", 3, depth, w, sizeof w);
+  put_value(&graph, 11, "x", depth);
+  put_value(&graph, 12, "y", 1);
+  put_field(&model_bytes, 1, 8);
+  put_bytes(&model_bytes, 7, graph.bytes, graph.count);
+  put_text(&opset, 1, "");
+  put_field(&opset, 2, 13);
+  put_bytes(&model_bytes, 8, opset.bytes, opset.count);
+
+  detent_tensor_init(&x);
+  detent_tensor_init(&y);
+  x.type = DETENT_F32;
+  x.rank = 2;
+  x.shape = shape;
+  x.data = values;
+  x.bytes = sizeof values;
+  CHECK(detent_model_parse(model_bytes.bytes, model_bytes.count, NULL, &model) == DETENT_OK);
+  CHECK(detent_session_create(model, NULL, NULL, &session) == DETENT_OK);
+  CHECK(detent_session_run(session, &x, 1, &results) == DETENT_OK);
+  CHECK(detent_results_tensor(results, 0, &y) == DETENT_OK);
+  CHECK(y.bytes == sizeof expected && memcmp(y.data, &expected, sizeof expected) == 0);
+  detent_results_free(results);
+  detent_session_free(session);
+  detent_model_free(model);
+}
+
 int main(int count, char** arguments) {
   int i, k;
   if (count != 3) {
@@ -627,5 +753,6 @@ int main(int count, char** arguments) {
   errors_of_quantization();
   float16_models();
   types_of_tensors();
+  on_every_target(&integer_sessions);
   return end();
 }

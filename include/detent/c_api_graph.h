@@ -151,10 +151,13 @@ DETENT_C_API detent_status detent_model_quantize(const detent_model* model, cons
  * memory. */
 typedef struct detent_session detent_session;
 
-/** Makes a session. `limits` (defaults) and `parallel` (the calling thread) may be null; the
- * functions of `parallel` are called by all runs, so `user` must stay valid. On success, `*session`
- * is a new object, to be freed with detent_session_free(). DETENT_UNSUPPORTED for a model with
- * operators that are unknown here. */
+/** Makes a session. Quantized parts of the model become integer operators, as in the command
+ * `detent run`, so that results have its bits. `limits` (defaults) and `parallel` (the calling
+ * thread) may be null; the functions of `parallel` are called by all runs, so `user` must stay
+ * valid. On success, `*session` is a new object, to be freed with detent_session_free().
+ * DETENT_UNSUPPORTED for a model with operators that are unknown here. Constants that follow from
+ * others are computed here, before `limits` hold: within 64 MiB, eight times the model's constants
+ * and 2^30 multiply-adds. */
 DETENT_C_API detent_status detent_session_create(const detent_model* model,
                                                  const detent_graph_limits* limits,
                                                  const detent_parallel* parallel,

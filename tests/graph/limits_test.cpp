@@ -155,6 +155,46 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("limits: buffers that four runs did not use are released") {
+  constexpr std::size_t large = 100 * 1024;  // what buffers of a little less take
+  constexpr std::size_t small = 1024;
+  graph::detail::buffer_pool pool(static_cast<std::size_t>(-1), true);
+  // One run in five uses the small buffer, and all use the large one.
+  for (int run = 0; run < 10; ++run) {
+    pool.begin_run();
+    const std::shared_ptr<std::byte> buffer = pool.allocate(large - 1);
+    if (run % 5 == 0) {
+      static_cast<void>(pool.allocate(small - 1));
+    }
+    CHECK(pool.bytes() == large + small);
+  }
+  CHECK(pool.allocate(large - 1) != nullptr);
+  CHECK(pool.bytes() == large + small);
+  // The last run that used the small buffer was five runs ago now, and the large one none.
+  pool.begin_run();
+  CHECK(pool.bytes() == large);
+  for (int run = 0; run < 3; ++run) {
+    pool.begin_run();
+    CHECK(pool.bytes() == large);
+  }
+  pool.begin_run();
+  CHECK(pool.bytes() == 0);
+
+  // Values of ever new sizes take the memory of a few runs.
+  model_builder b;
+  b.input("x", {-1, 64});
+  b.output(b.add("Relu", {b.add("Exp", {b.add("Neg", {"x"})})}));
+  graph::executor_options options;
+  options.max_memory_bytes = std::size_t{1} << 30;
+  graph::executor grows(b.get(), options);
+  for (std::int64_t n = 1; n < 60; ++n) {
+    const std::vector<float> values(static_cast<std::size_t>(100 * n * 64), 1.0F);
+    CHECK(grows.run({{"x", test::floats({100 * n, 64}, values)}})[0].count() == values.size());
+    // At most three values of each of five runs. Of all 59 runs, it would be 90 of the last size.
+    CHECK(grows.memory_in_use() <= 16 * values.size() * sizeof(float));
+  }
+}
+
 TEST_CASE("limits: the scratch memory of operators") {
   // Reflected padding of bytes keeps an index of 8 bytes for each element along the axis.
   model_builder pad(13);

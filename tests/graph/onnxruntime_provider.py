@@ -249,6 +249,44 @@ def half_model(path):
     return path
 
 
+def stale_model(path):
+    """Dynamic layers of open length, between which the file declares a length of 1: a tool forgot to update it."""
+    random = np.random.default_rng(311)
+    constants, nodes = [], []
+    for i, (k, n) in enumerate(((300, 512), (512, 200))):
+        constants += [numpy_helper.from_array(random.integers(-127, 128, (k, n)).astype(np.int8), f"w{i}"),
+                      numpy_helper.from_array(np.float32(0.01), f"s{i}"), numpy_helper.from_array(np.int8(0), f"z{i}")]
+        x = "x" if i == 0 else "h"
+        nodes += [onnx.helper.make_node("DynamicQuantizeLinear", [x], [f"q{i}", f"qs{i}", f"qz{i}"]),
+                  onnx.helper.make_node("MatMulInteger", [f"q{i}", f"w{i}", f"qz{i}", f"z{i}"], [f"a{i}"]),
+                  onnx.helper.make_node("Cast", [f"a{i}"], [f"f{i}"], to=onnx.TensorProto.FLOAT),
+                  onnx.helper.make_node("Mul", [f"qs{i}", f"s{i}"], [f"m{i}"]),
+                  onnx.helper.make_node("Mul", [f"f{i}", f"m{i}"], [f"o{i}"])]
+        if i == 0:  # the provider leaves the product of floats to ONNX Runtime: two regions
+            constants.append(numpy_helper.from_array(np.eye(512, dtype=np.float32), "v"))
+            nodes.append(onnx.helper.make_node("MatMul", ["o0", "v"], ["h"]))
+    value = lambda name, n, c: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [n, c])
+    graph = onnx.helper.make_graph(nodes, "stale", [value("x", "n", 300)], [value("o1", "n", 200)], constants,
+                                   value_info=[value("h", 1, 512)])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def transposed_product(path):
+    """A QGemm with transA, which the executor does not have."""
+    random = np.random.default_rng(312)
+    constants = [numpy_helper.from_array(np.float32(0.02), "s"), numpy_helper.from_array(np.uint8(3), "z"),
+                 numpy_helper.from_array(random.integers(0, 256, (300, 200)).astype(np.uint8), "w")]
+    node = onnx.helper.make_node("QGemm", ["x", "s", "z", "w", "s", "z", "", "s", "z"], ["y"], transA=1,
+                                 domain="com.microsoft")
+    graph = onnx.helper.make_graph(
+        [node], "transposed", [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [300, 40])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [40, 200])], constants)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
@@ -281,6 +319,21 @@ def sessions(tool, options, failures, folder):
     failures.expect(claimed(report) == (2, 2), f"float16: {claimed(report)} of 2 nodes are claimed")
     failures.expect(all(v.dtype == np.float16 and np.array_equal(v, 1 - codes * np.float16(0.125)) for v in values),
                     "float16: not the same values in each run")
+
+    # Shapes within the model that are wrong in the file, and what the library cannot run.
+    x = np.random.default_rng(313).standard_normal((4, 300)).astype(np.float32)
+    stale = stale_model(folder / "stale.onnx")
+    report = folder / "stale.txt"
+    own = example.make_session(stale, device, options={"report": report}).run(None, {"x": x})[0]
+    theirs = example.make_session(stale).run(None, {"x": x})[0]
+    failures.expect(claimed(report) == (4, 11) and "in 2 regions" in report.read_text(), f"stale: {report.read_text()}")
+    failures.expect(own.shape == (4, 200) and np.allclose(own, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max()),
+                    "a model that declares a wrong length within it")
+    report, refused = folder / "transposed.txt", transposed_product(folder / "transposed.onnx")
+    levels = np.random.default_rng(314).integers(0, 256, (300, 40)).astype(np.uint8)
+    out = example.make_session(refused, device, options={"report": report}).run(None, {"x": levels})[0]
+    failures.expect(claimed(report) == (0, 1) and "transA = 1" in report.read_text(), "a QGemm with transA is claimed")
+    failures.expect(np.array_equal(out, example.make_session(refused).run(None, {"x": levels})[0]), "QGemm with transA")
 
     # Other shapes, other numbers of threads, several threads on one session.
     expected = {count: example.make_session(model, device).run(None, {name: images[:count]}) for count in (1, 3, 64)}

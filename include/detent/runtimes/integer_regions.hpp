@@ -111,8 +111,9 @@ class region_finder {
     std::size_t region = nowhere;  // a number that all nodes of its region have
   };
 
-  /// Types and shapes of all values, as far as they are known.
-  [[nodiscard]] std::map<std::string, tensor> infer() const {
+  /// Types and shapes of all values, as far as they are known. Nodes that would not run get into
+  /// unsupported_.
+  [[nodiscard]] std::map<std::string, tensor> infer() {
     std::map<std::string, tensor> known(m_.initializers.begin(), m_.initializers.end());
     for (const value_info& v : m_.inputs) {
       if (v.has_shape) {
@@ -126,7 +127,7 @@ class region_finder {
         }
       }
     }
-    graph::detail::infer_values(m_, m_, known, true, registry_);
+    graph::detail::infer_values(m_, m_, known, true, registry_, &unsupported_);
     return known;
   }
 
@@ -185,6 +186,9 @@ class region_finder {
         }
       }
     }
+    if (const auto found = unsupported_.find(&n); found != unsupported_.end()) {
+      return refuse(i, found->second);
+    }
     f.is = role_of(n);
     if (f.is == role::real && options_.claim == claim_mode::integer && is_float_product(n)) {
       refuse(i, "its product is of floats");
@@ -210,7 +214,7 @@ class region_finder {
   [[nodiscard]] role role_of(const node& n) const {
     if (is_one_of(n, {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger",
                       "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
-                      "MatMulNBits", "QAttention"})) {
+                      "MatMulNBits"})) {
       return role::product;
     }
     if (is_one_of(n, {"Conv", "Gemm", "MatMul"}) && is_dequantized(n, 0) && is_dequantized(n, 1)) {
@@ -496,6 +500,7 @@ class region_finder {
   const region_options& options_;
   const operator_registry& registry_;
   std::map<std::string, tensor> known_;
+  std::map<const node*, std::string> unsupported_;  // with the reasons
   std::vector<fact> nodes_;
 };
 

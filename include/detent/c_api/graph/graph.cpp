@@ -20,6 +20,7 @@
 #include <detent/graph/configuration/quantize_as_told.hpp>
 #include <detent/graph/model/onnx_writer.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/widen_floats.hpp>
 #include <detent/graph/run/executor.hpp>
 
@@ -295,7 +296,7 @@ detent_status detent_session_create(const detent_model* model, const detent_grap
     detent_session*& result = checked(session, where, "result");
     graph::executor_options options = executor_options_of(limits, parallel, where);
     follow_target();
-    result = new detent_session{graph::executor(m, std::move(options))};
+    result = new detent_session{graph::executor(graph::for_execution(m), std::move(options))};
   });
 }
 

@@ -116,6 +116,7 @@ class gradient_graph {
   void forward(const std::map<std::string, tensor>& inputs, const value_observer& observer = {}) {
     values_.clear();
     forget_inner();
+    buffers_.begin_run();
     kept_bytes_ = 0;
     most_ = {};
     for (const auto& [name, t] : model_.initializers) {

@@ -21,8 +21,9 @@ namespace graph {
 namespace detail {
 
 /// Holds all buffers together to a limit of bytes and, if it `keeps` them, has freed buffers ready
-/// for the next tensor of about the same size; these count, too. Copies share the buffers and the
-/// limit. Thread-safe; buffers may outlive the pool.
+/// for the next tensor of about the same size; these count, too. Buffers that no run has used for a
+/// while are released: runs on inputs of ever new sizes would leave buffers of each. Copies share
+/// the buffers and the limit. Thread-safe; buffers may outlive the pool.
 class buffer_pool {
  public:
   buffer_pool(std::size_t limit, bool keeps)
@@ -39,13 +40,15 @@ class buffer_pool {
     {
       const std::lock_guard lock(state_->mutex);
       auto found = state_->free.lower_bound(size);
-      while (found != state_->free.end() && found->first <= 2 * size && found->second.empty()) {
+      while (found != state_->free.end() && found->first <= 2 * size &&
+             found->second.buffers.empty()) {
         ++found;
       }
       if (found != state_->free.end() && found->first <= 2 * size) {
         capacity = found->first;
-        buffer = std::move(found->second.back());
-        found->second.pop_back();
+        buffer = std::move(found->second.buffers.back());
+        found->second.buffers.pop_back();
+        found->second.last_run = state_->runs;
       } else if (!state_->budget.try_take(size)) {
         state_->release_kept();
         state_->budget.take(size);
@@ -71,12 +74,25 @@ class buffer_pool {
               // may be thrown where a tensor ends.
               try {
                 const std::lock_guard lock(state->mutex);
-                state->free[capacity].push_back(std::move(returned));
+                free_buffers& same = state->free[capacity];
+                same.last_run = state->runs;
+                same.buffers.push_back(std::move(returned));
               } catch (...) {
                 state->budget.give_back(capacity);
               }
             }};
   }
+
+  /// Releases the free buffers of sizes that none of the last four runs has used. To be called at
+  /// the beginning of each run.
+  void begin_run() {
+    const std::lock_guard lock(state_->mutex);
+    state_->release_unused();
+  }
+
+  /// The bytes that count against the limit now: buffers in use and free ones, scratch memory, and
+  /// what was counted.
+  [[nodiscard]] std::size_t bytes() const noexcept { return state_->budget.taken(); }
 
   /// Scratch memory that counts against the limit. It is not kept. The pool, or a copy of it, must
   /// outlive what is allocated.
@@ -113,22 +129,41 @@ class buffer_pool {
   };
   using memory = std::unique_ptr<std::byte, release>;
 
+  /// The free buffers of one size.
+  struct free_buffers {
+    std::vector<memory> buffers;
+    std::size_t last_run = 0;  // that has taken or returned one
+  };
+
   struct shared_state {
     explicit shared_state(std::size_t limit) : budget(limit) {}
 
     /// Gives the memory of all free buffers back to the heap.
     void release_kept() {
-      for (auto& [size, buffers] : free) {
-        budget.give_back(size * buffers.size());
-        buffers.clear();
+      for (auto& [size, same] : free) {
+        budget.give_back(size * same.buffers.size());
+        same.buffers.clear();
+      }
+    }
+    void release_unused() {
+      constexpr std::size_t kept_runs = 4;
+      ++runs;
+      for (auto one = free.begin(); one != free.end();) {
+        if (one->second.last_run + kept_runs >= runs) {
+          ++one;
+          continue;
+        }
+        budget.give_back(one->first * one->second.buffers.size());
+        one = free.erase(one);
       }
     }
 
     memory_budget budget;
     std::mutex mutex;
-    // Free buffers by size. Sizes without a free buffer stay as empty lists, because each run asks
-    // for the same sizes again.
-    std::map<std::size_t, std::vector<memory>> free;
+    std::size_t runs = 0;
+    // Free buffers by size. Sizes without a free buffer stay as empty lists for a while, because
+    // most runs ask for the same sizes again.
+    std::map<std::size_t, free_buffers> free;
   };
   std::shared_ptr<shared_state> state_;
   bool keeps_;

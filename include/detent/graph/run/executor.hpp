@@ -45,6 +45,10 @@ namespace graph {
 /// values is kept for later runs. Sub-graphs run as models of their own, on executors that are made
 /// when first needed.
 ///
+/// It runs the nodes that the model has. for_execution() (rewrite/lower.hpp) prepares a model:
+/// layers take over the activations behind them, and QuantizeLinear and DequantizeLinear nodes
+/// become operators on integers, without which a quantized model runs in float.
+///
 /// One executor does one run at a time; different executors may run on different threads. The
 /// registry must outlive the executor.
 ///
@@ -54,11 +58,12 @@ namespace graph {
 /// #include <vector>
 ///
 /// #include <detent/graph/onnx.hpp>
+/// #include <detent/graph/rewrite/lower.hpp>
 /// #include <detent/graph/run/executor.hpp>
 ///
 /// int main() {
 ///   namespace graph = detent::graph;
-///   graph::executor network(graph::read_onnx("network.onnx"));
+///   graph::executor network(graph::for_execution(graph::read_onnx("network.onnx")));
 ///   const std::vector<float> pixels(3 * 224 * 224);
 ///   const graph::tensor image = graph::tensor::of(graph::element_type::f32, {1, 3, 224, 224},
 ///                                                 std::span<const float>(pixels));
@@ -100,6 +105,10 @@ class executor {
 
   /// The model that this executor runs.
   [[nodiscard]] const model& graph_model() const noexcept { return model_; }
+  /// The bytes that count against executor_options::max_memory_bytes now: outputs in use, buffers
+  /// that are kept for the values of later runs and, during a run, its values and working memory. Those that none of the last four runs has
+  /// used are released when a run begins.
+  [[nodiscard]] std::size_t memory_in_use() const noexcept { return resources_->pool.bytes(); }
 
   /// Runs the model once. `inputs` holds a tensor for each input of the model by name, with
   /// elements in the order of its dimensions; `observer` may be empty. Returns the outputs in the
@@ -331,6 +340,7 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
   }
   const allocator& allocate = resources_->allocate;
   if (is_outermost_) {
+    resources_->pool.begin_run();
     resources_->work.iterations = 0;
     resources_->work.multiply_adds = 0;
     if (!has_run_) {

@@ -43,6 +43,8 @@ class memory_budget final : public std::pmr::memory_resource, public memory_coun
     require(fits, error_kind::bad_file, "needs ", bytes, " more bytes of memory, ",
             used_.load(std::memory_order_relaxed), " are in use, the limit is ", limit_);
   }
+  /// The bytes that are counted now.
+  [[nodiscard]] std::size_t taken() const noexcept { return used_.load(std::memory_order_relaxed); }
   /// Whether take() has thrown since the last call of this function.
   [[nodiscard]] bool forget_refusal() noexcept {
     return refused_.exchange(false, std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/layout.hpp>
@@ -64,8 +65,11 @@ inline void limit_next_node(run_resources& resources) {
 /// Adds to `known` what can be inferred from it for the values of a graph; see infer_shapes(). `of`
 /// is the model that the graph is or belongs to. `lenient`: errors of operators are swallowed and
 /// leave the outputs of the node unknown. So does exceeding inference_limits(), in any case.
+/// `unsupported`, if not null, gets the nodes whose operators refuse such inputs or attributes,
+/// with their messages.
 inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
-                         bool lenient, const operator_registry& registry) {
+                         bool lenient, const operator_registry& registry,
+                         std::map<const node*, std::string>* unsupported = nullptr) {
   constexpr std::size_t small = most_inferred_elements;
   run_resources resources{inference_limits()};
   executor_options options_of_bodies = inference_limits();
@@ -142,9 +146,12 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       }
     } catch (const value_unknown&) {
       continue;
-    } catch (const error&) {
+    } catch (const error& e) {
       if (!resources.forget_refusal() && !lenient) {
         throw;
+      }
+      if (unsupported != nullptr && e.kind() == error_kind::unsupported) {
+        unsupported->emplace(&n, message_of(e));
       }
     }
   }

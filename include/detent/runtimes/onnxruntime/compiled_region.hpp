@@ -4,6 +4,7 @@
 #ifndef DETENT_RUNTIMES_ONNXRUNTIME_COMPILED_REGION_HPP
 #define DETENT_RUNTIMES_ONNXRUNTIME_COMPILED_REGION_HPP
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
@@ -82,7 +83,13 @@ class compiled_region {
     for (std::size_t i = positions_.size(); i < inputs_.size(); ++i) {
       positions_.push_back(i);
     }
-    idle_.push_back(std::make_unique<runner>(*this, graph::for_execution(std::move(m))));
+    graph::model prepared = graph::for_execution(std::move(m));
+    // ONNX Runtime checks the inputs of the whole model only: within it, values may have other
+    // shapes than those that it declares, as in the body of a Loop.
+    for (graph::value_info& v : prepared.inputs) {
+      std::fill(v.dims.begin(), v.dims.end(), -1);
+    }
+    idle_.push_back(std::make_unique<runner>(*this, std::move(prepared)));
   }
   compiled_region(const compiled_region&) = delete;
   compiled_region& operator=(const compiled_region&) = delete;
@@ -186,7 +193,7 @@ class compiled_region {
     came_back_.notify_all();
   }
 
-  const api& api_;
+  const api api_;
   const thread_source threads_;
   const std::vector<graph::value_info> inputs_;
   std::vector<std::size_t> positions_;  // where the kernel has each input

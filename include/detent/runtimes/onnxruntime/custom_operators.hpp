@@ -125,7 +125,7 @@ class kernel_reader {
     return false;
   }
 
-  const api& api_;
+  const api api_;
   const OrtKernelInfo* info_;
 };
 
@@ -184,7 +184,7 @@ class custom_operator : public OrtCustomOp {
     kernel(const api& a, std::pair<graph::model, std::vector<std::size_t>> read)
         : functions(a), region(a, std::move(read.first), {}, std::move(read.second)) {}
 
-    const api& functions;
+    const api functions;
     compiled_region region;
   };
 
@@ -233,7 +233,7 @@ class custom_operator : public OrtCustomOp {
     return made;
   }
 
-  const api& api_;
+  const api api_;
   const char* name_;
   std::span<const custom_attribute> attributes_;
   const graph::operator_definition& definition_;

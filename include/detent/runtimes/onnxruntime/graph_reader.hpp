@@ -313,7 +313,7 @@ class graph_reader {
     return api_.core->ReadOpAttr(attribute, type, &value, sizeof(value), &size);
   }
 
-  const api& api_;
+  const api api_;
   const OrtGraph* graph_;
   constants how_;
   graph::model model_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The shared library that ONNX Runtime loads: the functions that it looks up by name.
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include <onnxruntime_c_api.h>
 
@@ -19,8 +21,14 @@ namespace {
 
 namespace provider = detent::runtimes::onnxruntime;
 
-/// The functions of the ONNX Runtime that loaded the library, which does not change.
-provider::api functions;
+/// The domain of the library's operators for one ONNX Runtime: a process may hold several, each
+/// with functions of its own. The domains live until the library is unloaded.
+const provider::custom_operator_domain& domain_of(const provider::api& a) {
+  static std::mutex mutex;
+  static std::map<const OrtApi*, provider::custom_operator_domain> domains;
+  const std::lock_guard lock(mutex);
+  return domains.try_emplace(a.core, a).first->second;
+}
 
 }  // namespace
 
@@ -38,7 +46,7 @@ DETENT_EXPORTED OrtStatus* CreateEpFactories(const char* /*registered_name*/,
     return base->GetApi(1)->CreateStatus(
         ORT_FAIL, "detent: this ONNX Runtime is too old; the provider needs 1.23 or later");
   }
-  functions = {core, core->GetEpApi()};
+  const provider::api functions{core, core->GetEpApi()};
   return provider::as_status(functions, [&] {
     detent::require(most >= 1, detent::error_kind::invalid_argument,
                     "detent: there is no room for a factory");
@@ -61,9 +69,6 @@ DETENT_EXPORTED OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const O
     return base->GetApi(1)->CreateStatus(
         ORT_FAIL, "detent: this ONNX Runtime is too old; custom operators need 1.17 or later");
   }
-  return provider::as_status(a, [&] {
-    static const provider::custom_operator_domain domain(a);
-    domain.add_to(options);
-  });
+  return provider::as_status(a, [&] { domain_of(a).add_to(options); });
 }
 }

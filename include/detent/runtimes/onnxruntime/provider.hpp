@@ -51,7 +51,7 @@ struct region_functions : OrtNodeComputeInfo {
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
 
-  const api& functions;
+  const api functions;
   compiled_region region;
 };
 
@@ -161,7 +161,7 @@ class provider : public OrtEp {
     }
   }
 
-  const api& api_;
+  const api api_;
   const OrtLogger* logger_;
   const provider_options options_;
   thread_source threads_;
@@ -235,7 +235,7 @@ class provider_factory : public OrtEpFactory {
     }
   }
 
-  const api& api_;
+  const api api_;
 };
 
 }  // namespace runtimes::onnxruntime
