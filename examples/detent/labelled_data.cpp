@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -44,8 +45,28 @@ tensor read_label_file(const std::string& path, std::size_t samples) {
                    [](T v) { return static_cast<float>(v); });
   });
   require(is_class || is_value, error_kind::invalid_argument, path, " holds ",
-          graph::name(t.type()), "; labels are integers (classes) or float32 (values)");
+          graph::name(t.type()),
+          "; labels are integers of up to 64 bits with a sign or 32 without (classes), or float32 "
+          "(values)");
   return *labels;
+}
+
+/// Throws invalid_argument, naming the input and the sample, if floats hold NaN or +infinity.
+/// -infinity may be a mask.
+void require_numbers(const std::string& option, const std::string& name, const tensor& t) {
+  if (t.type() != element_type::f32 || t.count() == 0) {
+    return;
+  }
+  const auto values = t.data<float>();
+  const auto wrong = std::find_if(values.begin(), values.end(), [](float v) {
+    return !(v < std::numeric_limits<float>::infinity());
+  });
+  if (wrong != values.end()) {
+    const std::size_t of_sample = values.size() / static_cast<std::size_t>(t.dim(0));
+    require(false, error_kind::invalid_argument, option, " ", name, ": sample ",
+            static_cast<std::size_t>(wrong - values.begin()) / of_sample,
+            " (counted from 0) holds ", *wrong);
+  }
 }
 
 /// Adds inputs that are the same in all runs to a batch.
@@ -106,6 +127,9 @@ labelled_data read_labelled_data(const model& m, const std::vector<std::string>&
     const std::size_t axis = samples.sample_axis(name).value_or(0);
     require(axis == 0, error_kind::unsupported, option, " ", name, ": axis ", axis,
             " counts the samples; training takes files whose first axis does");
+    if (samples.sample_axis(name)) {
+      require_numbers(option, name, t);
+    }
     (samples.sample_axis(name) ? data.inputs : data.fixed)[name] = t;
   }
   return data;

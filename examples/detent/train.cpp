@@ -132,6 +132,7 @@ class training_run {
  private:
   void open_data() {
     const labelled_data given = read_labelled_data(model_, a_.data, "--data", a_.labels, a_);
+    require_classes(given.labels, a_.labels);
     graph::fingerprint f;
     f.add(model_);  // which teaches
     given.add_to(f);
@@ -142,6 +143,7 @@ class training_run {
       require(other.labels.type() == given.labels.type(), error_kind::invalid_argument,
               a_.validation_labels, " holds ", graph::name(other.labels.type()), ", ", a_.labels,
               " ", graph::name(given.labels.type()));
+      require_classes(other.labels, a_.validation_labels);
       other.add_to(f);
       data_ = given.all();
       validation_ = other.all();
@@ -164,6 +166,27 @@ class training_run {
       require(batch == 0 || count % batch == 0, error_kind::shape_mismatch, "the model takes ",
               batch, " samples in a run, and there are ", count, " for ", what);
     }
+  }
+
+  /// Throws invalid_argument, naming the file and the label, if labels of classes are none of those
+  /// that the model declares for its labelled output. Training would tell of it in a later batch,
+  /// by a row of that batch.
+  void require_classes(const graph::tensor& labels, const std::string& path) const {
+    const auto& wanted = o_.training.loss.output;
+    const auto output = std::find_if(
+        model_.outputs.begin(), model_.outputs.end(),
+        [&](const graph::value_info& v) { return wanted.empty() || v.name == wanted; });
+    if (labels.type() != graph::element_type::s64 || output == model_.outputs.end() ||
+        !output->has_shape || output->dims.empty() || output->dims.back() < 0) {
+      return;
+    }
+    const auto all = labels.data<std::int64_t>();
+    const auto wrong = std::find_if(all.begin(), all.end(), [&](std::int64_t label) {
+      return label < 0 || label >= output->dims.back();
+    });
+    require(wrong == all.end(), error_kind::invalid_argument, path, ": label ", wrong - all.begin(),
+            " (counted from 0) is ", wrong == all.end() ? 0 : *wrong, ", and output '",
+            output->name, "' has ", output->dims.back(), " classes");
   }
 
   /// Holds out a share of the samples, drawn by the seed, to measure epochs with.

@@ -69,6 +69,22 @@ train_options::train_options(CLI::App& command) : command_(command) {
   command
       .add_option("--threads", a_.threads, "Threads; the result does not depend on their number")
       ->transform(whole_number(1, 1024));
+  add_defaults();
+}
+
+void train_options::add_defaults() {
+  for (const char* name :
+       {"--hold-out",    "--approach",     "--epochs",       "--batch",
+        "--lr",          "--bias-rate",    "--scale-rate",   "--optimizer",
+        "--momentum",    "--weight-decay", "--schedule",     "--step-factor",
+        "--temperature", "--seed",         "--bits-weights", "--bits-activations",
+        "--activations", "--granularity",  "--method",       "--calibration-samples",
+        "--rule",        "--averaging",    "--format",       "--threads"}) {
+    CLI::Option* const option = command_.get_option(name);
+    option->capture_default_str();
+    option->description(option->get_description() + " (" + option->get_default_str() + ")");
+    option->default_str("");
+  }
 }
 
 void train_options::add_training() {

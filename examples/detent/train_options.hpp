@@ -25,6 +25,8 @@ class train_options {
   [[nodiscard]] bool has(const char* flag) const { return !command_.get_option(flag)->empty(); }
   void add_training();
   void add_quantization();
+  /// Ends the descriptions of options with the values that they have if they are not given.
+  void add_defaults();
   void read_config();
   void complete_training();
   void complete_quantization();

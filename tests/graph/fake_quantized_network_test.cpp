@@ -255,6 +255,42 @@ TEST_CASE("fake-quantized network: float results of products have the bits of th
   }
 }
 
+TEST_CASE("fake-quantized network: nodes that stay in float have the bits of the exported model") {
+  test::random_source r(939);
+  INFO("seed ", r.seed());
+  for (const bool is_stored : {false, true}) {
+    model_builder b;
+    b.input("x", {-1, 3, 9});
+    const auto random = [&](const char* name, const shape& dims) {
+      return b.constant(name, random_floats(r, dims, -1.0F, 1.0F));
+    };
+    // The executor makes the Add part of the product before it, also where it is to stay in float,
+    // and where 8 bits store the sum.
+    std::string y = b.add("Add", {b.add("MatMul", {"x", random("w", {9, 8})}), random("wb", {8})});
+    const std::string sum = b.get().nodes.back().name;
+    y = is_stored ? b.add("MatMul", {y, random("v", {8, 8})}) : b.add("Sin", {y});
+    b.add("Gemm", {b.add("Flatten", {y}), random("t", {24, 4}), random("tb", {4})});
+    const std::string last = b.get().nodes.back().name;
+    b.output(b.add("Sin", {b.get().nodes.back().outputs[0]}));
+    const auto samples = samples_of_x(r, {4, 3, 9}, 3);
+    graph::static_quantization_options o;
+    o.scope.ignored.names = {sum, last};
+    const quantized_network n(b.get(), samples, o);
+    CHECK(n.q.plan.layers().size() == (is_stored ? 2 : 1));
+    const graph::fake_quantized_network network(n.q.plan, n.q.parameters, n.scales);
+    graph::model trained = network.network();
+    for (std::size_t step = 0; step < 3; ++step) {
+      const graph::model integers = graph::for_execution(network.exported(trained).result);
+      CHECK(test::count(integers, "Add", "") == 0);
+      graph::gradient_graph simulated(trained);
+      for (const auto& sample : samples) {
+        CHECK(bits_apart(simulated, trained.outputs[0].name, integers, sample) == 0);
+      }
+      disturb(trained, network.constants(true, true), r);
+    }
+  }
+}
+
 TEST_CASE("fake-quantized network: ties round as in integers") {
   // Scales of 0.1 and a result in steps of 0.02: half of the sums are ties of the requantization,
   // and sums in float fall to either side of them.

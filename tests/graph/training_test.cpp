@@ -439,6 +439,213 @@ TEST_CASE("training: the loss takes what goes into a Softmax") {
   const graph::training_result c = graph::train(passed_on, data, data, quick(2));
   CHECK(c.epochs[1].loss == a.epochs[1].loss);
   CHECK(c.epochs[1].validation_loss == a.epochs[1].validation_loss);
+  // The last axis may be counted from the front, and is the default before opset 13 by its number.
+  for (const std::int64_t opset : {11, 13}) {
+    graph::model counted = probabilities;
+    counted.opsets[""] = opset;
+    if (opset == 13) {
+      counted.nodes.back().attributes["axis"] = number(1);
+    }
+    CHECK(graph::train(counted, data, data, quick(2)).epochs[0].loss == a.epochs[0].loss);
+    const auto trained =
+        graph::quantization_aware_training(counted, data, data, {.training = quick(1)});
+    CHECK(trained.epochs[0].loss == q.epochs[0].loss);
+    CHECK(trained.before.loss == q.before.loss);
+  }
+  // Probabilities along another axis are no classes.
+  graph::model across = probabilities;
+  across.nodes.back().attributes["axis"] = number(0);
+  CHECK(graph::train(across, data, data, quick(2)).epochs[0].loss != a.epochs[0].loss);
+}
+
+TEST_CASE("training: shapes and conditions need no gradient") {
+  test::random_source r(907);
+  const graph::training_data data = bars(r, 40);
+  graph::model m = classifier(r, false);
+  // The form of x.view(x.size(0), -1), and a comparison that chooses.
+  const auto flatten = std::find_if(m.nodes.begin(), m.nodes.end(),
+                                    [](const graph::node& n) { return n.is("Flatten"); });
+  REQUIRE(flatten != m.nodes.end());
+  const std::string pooled = flatten->inputs[0];
+  const auto make = [](const std::string& op, std::vector<std::string> inputs,
+                       const std::string& result, attributes a = {}) {
+    graph::node n;
+    n.op_type = op;
+    n.name = op;
+    n.inputs = std::move(inputs);
+    n.outputs = {result};
+    n.attributes = std::move(a);
+    return n;
+  };
+  m.initializers["first"] = test::make_tensor<std::int64_t>(element_type::s64, {1}, {0});
+  m.initializers["all"] = test::make_tensor<std::int64_t>(element_type::s64, {1}, {-1});
+  m.initializers["zero"] = floats({}, {0.0F});
+  const std::vector<graph::node> added{
+      make("Greater", {pooled, "zero"}, "is_positive"),
+      make("Where", {"is_positive", pooled, "zero"}, "chosen"), make("Shape", {"chosen"}, "shape"),
+      make("Gather", {"shape", "first"}, "batch"),
+      make("Concat", {"batch", "all"}, "wanted", {{"axis", number(0)}})};
+  graph::model viewed = m;
+  viewed.nodes.insert(viewed.nodes.begin() + (flatten - m.nodes.begin()), added.begin(),
+                      added.end());
+  for (graph::node& n : viewed.nodes) {
+    if (n.is("Flatten")) {
+      n.op_type = "Reshape";
+      n.inputs = {"chosen", "wanted"};
+    }
+  }
+  const auto expected = graph::train(m, data, data, quick(2));
+  const auto found = graph::train(viewed, data, data, quick(2));
+  CHECK(found.epochs[1].loss == expected.epochs[1].loss);
+  CHECK(graph::quantization_aware_training(viewed, data, data, {.training = quick(1)})
+            .epochs.size() == 1);
+}
+
+TEST_CASE("training: constants that the loss does not depend on stay as they are") {
+  test::random_source r(908);
+  const graph::training_data data = bars(r, 40);
+  graph::model m = classifier(r, false);
+  const std::string features = m.nodes.back().inputs[0];
+  graph::node head = m.nodes.back();
+  head.name = "head";
+  head.inputs = {features, "head_w", "head_b"};
+  head.outputs = {"head"};
+  m.initializers["head_w"] = random_floats(r, {4, 72}, -0.2F, 0.2F);
+  m.initializers["head_b"] = random_floats(r, {4}, -0.2F, 0.2F);
+  m.nodes.push_back(head);
+  graph::value_info v = m.outputs[0];
+  v.name = "head";
+  m.outputs.push_back(v);
+  for (const auto optimizer : {graph::training_optimizer::sgd, graph::training_optimizer::adam,
+                               graph::training_optimizer::adamw}) {
+    graph::training_options o = quick(2);
+    o.optimizer = optimizer;
+    o.weight_decay = 0.5;
+    graph::trainer t(m, graph::trainable_constants(m), o, 2, m.outputs[0].name);
+    constexpr std::array<std::size_t, 4> batch{0, 1, 2, 3};
+    for (int step = 0; step < 2; ++step) {
+      t.step(data.batch(batch));
+    }
+    const auto& now = t.network().initializers;
+    CHECK(values_of<float>(now.at("head_w")) == values_of<float>(m.initializers.at("head_w")));
+    CHECK(values_of<float>(now.at("class_w")) != values_of<float>(m.initializers.at("class_w")));
+  }
+}
+
+TEST_CASE("training: a mask of -infinity before a Softmax is no error") {
+  test::random_source r(909);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  model_builder b(13);
+  b.input("x", {-1, 3});
+  const std::string scores =
+      b.add("MatMul", {"x", b.constant("w", random_floats(r, {3, 3}, -1.0F, 1.0F))});
+  const std::string masked =
+      b.add("Add", {scores, b.constant("mask", floats({3}, {0.0F, 0.0F, -infinity}))});
+  b.output(b.add("MatMul", {b.add("Softmax", {masked}),
+                            b.constant("v", random_floats(r, {3, 2}, -1.0F, 1.0F))}));
+  const graph::training_data data = graph::in_memory(
+      {{"x", random_floats(r, {8, 3}, -1.0F, 1.0F)}},
+      test::make_tensor<std::int64_t>(element_type::s64, {8}, {0, 1, 0, 1, 0, 1, 0, 1}));
+  const auto result = graph::train(b.get(), data, data, quick(3));
+  CHECK(result.epochs.size() == 3);
+  CHECK(std::isfinite(result.epochs.back().loss));
+  CHECK(values_of<float>(result.trained.initializers.at("mask")) ==
+        std::vector<float>{0.0F, 0.0F, -infinity});
+  CHECK(graph::trainable_constants(b.get()).size() == 2);
+}
+
+TEST_CASE("training: samples that are no numbers are named") {
+  test::random_source r(910);
+  const graph::training_data data = bars(r, 40);
+  const graph::model m = classifier(r, false);
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    graph::training_data wrong = data;
+    wrong.batch = [&](std::span<const std::size_t> indices) {
+      graph::training_batch batch = data.batch(indices);
+      for (std::size_t i = 0; i < indices.size(); ++i) {
+        if (indices[i] == 23) {
+          batch.inputs.at("x").mutable_data<float>()[i * 36 + 5] = value;
+        }
+      }
+      return batch;
+    };
+    const std::string text = std::isnan(value) ? "nan" : "inf";
+    check_graph_error(error_kind::invalid_argument, {"input 'x' of sample 23", text},
+                      [&] { static_cast<void>(graph::train(m, wrong, data, quick(1))); });
+    check_graph_error(error_kind::invalid_argument, {"input 'x' of validation sample 23", text},
+                      [&] { static_cast<void>(graph::train(m, data, wrong, quick(1))); });
+  }
+}
+
+TEST_CASE("training: nodes that make constants, and normalizations of old opsets") {
+  test::random_source r(911);
+  const graph::training_data data = bars(r, 40);
+  for (const bool normalized : {false, true}) {
+    graph::model m = classifier(r, normalized);
+    m.opsets[""] = 13;
+    const auto expected = graph::train(
+        [&] {
+          graph::model newer = m;
+          newer.opsets[""] = 17;
+          return newer;
+        }(),
+        data, data, quick(2));
+    // Weights that a Constant node makes, and transposed ones.
+    graph::model old = m;
+    graph::node constant;
+    constant.op_type = "Constant";
+    constant.name = "constant";
+    constant.outputs = {"class_w_before"};
+    attribute value;
+    value.kind = attribute::kind_type::t;
+    const std::vector<float> w = values_of<float>(m.initializers.at("class_w"));
+    std::vector<float> transposed(w.size());
+    for (std::size_t i = 0; i < 4; ++i) {
+      for (std::size_t k = 0; k < 72; ++k) {
+        transposed[k * 4 + i] = w[i * 72 + k];
+      }
+    }
+    value.t = floats({72, 4}, transposed);
+    constant.attributes["value"] = value;
+    graph::node transpose;
+    transpose.op_type = "Transpose";
+    transpose.name = "transpose";
+    transpose.inputs = {"class_w_before"};
+    transpose.outputs = {"class_w"};
+    old.initializers.erase("class_w");
+    old.nodes.insert(old.nodes.begin(), {constant, transpose});
+    const auto found = graph::train(old, data, data, quick(2));
+    CHECK(found.epochs[1].loss == expected.epochs[1].loss);
+    CHECK(found.epochs[1].validation_loss == expected.epochs[1].validation_loss);
+    CHECK(found.trained.opset() == 13);
+    if (found.best_epoch) {
+      CHECK(values_of<float>(found.trained.initializers.at("class_w")) ==
+            values_of<float>(expected.trained.initializers.at("class_w")));
+    }
+    if (normalized) {
+      CHECK(count(found.trained, "BatchNormalization", "") == 2);
+      graph::quantization_aware_training_options o{.training = quick(2)};
+      o.schedule.freeze_statistics_after = graph::training_span{.epochs = 1};
+      CHECK(graph::quantization_aware_training(m, data, data, o).epochs.size() == 2);
+    }
+  }
+}
+
+TEST_CASE("training: a model with a fixed batch") {
+  test::random_source r(912);
+  const graph::training_data data = bars(r, 40);
+  graph::model m = classifier(r, false);
+  m.inputs[0].dims[0] = 20;
+  graph::training_options o = quick(1);
+  o.batch_size = 20;
+  const auto fixed =
+      graph::quantization_aware_training(m, data, data, {.training = o, .method = "minmax"});
+  m.inputs[0].dims[0] = -1;
+  const auto open =
+      graph::quantization_aware_training(m, data, data, {.training = o, .method = "minmax"});
+  CHECK(fixed.epochs[0].loss == open.epochs[0].loss);
+  CHECK(fixed.before.loss == open.before.loss);
 }
 
 TEST_CASE("training: which constants are trained") {

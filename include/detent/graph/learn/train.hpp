@@ -24,6 +24,7 @@
 #include <detent/graph/learn/trainer.hpp>
 #include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/learn/training_data.hpp>
+#include <detent/graph/learn/training_operators.hpp>
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/ir.hpp>
@@ -31,6 +32,10 @@
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/layout.hpp>
+#include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
+#include <detent/graph/run/apply_node.hpp>
 #include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -77,6 +82,23 @@ inline void require_valid(const training_options& o) {
                 "'");
 }
 
+/// Whether a Softmax or LogSoftmax that makes `output`, an output of a model, works along the last
+/// axis. One that counts from the front is compared with the rank, which has to be known.
+[[nodiscard]] inline bool is_along_last_axis(const model& m, const node& n,
+                                             const std::string& output) {
+  const std::int64_t axis = n.get_int("axis", opset_of(m, n) < 13 ? 1 : -1);
+  if (axis == -1) {
+    return true;
+  }
+  std::optional<std::size_t> rank = value_shapes(m, training_operators()).rank(n.inputs[0]);
+  for (const value_info& v : m.outputs) {
+    if (!rank && v.name == output && v.has_shape) {
+      rank = v.dims.size();
+    }
+  }
+  return rank && axis == static_cast<std::int64_t>(*rank) - 1;
+}
+
 /// The logits of an output: what goes into the Softmax or LogSoftmax along the last axis that makes
 /// it, also where Identity nodes stand behind, or else the output itself. Cross entropy takes
 /// logits, and both give the same order of classes.
@@ -86,7 +108,7 @@ inline void require_valid(const training_options& o) {
     if (n->outputs.empty() || n->outputs[0] != made) {
       continue;
     }
-    if ((n->is("Softmax") || n->is("LogSoftmax")) && n->get_int("axis", -1) == -1) {
+    if ((n->is("Softmax") || n->is("LogSoftmax")) && is_along_last_axis(m, *n, output)) {
       return n->inputs[0];
     }
     if (!n->is("Identity")) {
@@ -101,6 +123,33 @@ inline void require_valid(const training_options& o) {
 [[nodiscard]] inline model with_logits(model m, std::size_t output) {
   m.outputs[output].name = logits_of(m, m.outputs[output].name);
   return m;
+}
+
+/// Throws invalid_argument, naming the input and the sample, if float inputs of a batch hold NaN or
+/// +infinity. `indices` are those of its samples; `kind` is a word before "sample". -infinity may
+/// be a mask.
+inline void require_numbers(const training_batch& batch, std::span<const std::size_t> indices,
+                            const char* kind) {
+  for (const auto& [name, t] : batch.inputs) {
+    if (t.count() == 0 || is_finite(t)) {
+      continue;
+    }
+    const auto values = t.data<float>();
+    const auto wrong = std::find_if(values.begin(), values.end(), [](float v) {
+      return std::isnan(v) || v == std::numeric_limits<float>::infinity();
+    });
+    if (wrong == values.end()) {
+      continue;
+    }
+    const auto at = static_cast<std::size_t>(wrong - values.begin());
+    const std::size_t samples = indices.size();
+    const bool counts_samples = t.rank() > 0 && t.dim(0) == static_cast<std::int64_t>(samples);
+    const std::string sample =
+        counts_samples ? std::to_string(indices[at / (values.size() / samples)]) : std::string();
+    detent::raise(error_kind::invalid_argument, "training: input '", name, "'",
+                  counts_samples ? std::string(" of ") + kind + "sample " : std::string(), sample,
+                  counts_samples ? " (counted from 0)" : "", " holds ", *wrong);
+  }
 }
 
 /// Whether a score is better than another one: a higher accuracy, or the same and a lower loss. A
@@ -214,8 +263,10 @@ DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& da
       }
       const std::size_t count = (std::min)(o.batch_size, order.size() - first);
       r.learning_rate = t.learning_rate();
-      const double loss =
-          t.step(samples.batch(std::span<const std::size_t>(order).subspan(first, count)));
+      const auto indices = std::span<const std::size_t>(order).subspan(first, count);
+      const training_batch batch = samples.batch(indices);
+      require_numbers(batch, indices, "");
+      const double loss = t.step(batch);
       r.loss += detent::detail::rounded_product(
           loss, static_cast<double>(count) / static_cast<double>(order.size()));
       if (calls.after_step) {
@@ -265,8 +316,8 @@ DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& da
 
 /// Runs a model on all samples, in batches of `batch_size`, and compares the output of index
 /// `output` with the labels as `loss` says (without distillation and hidden values; without label
-/// smoothing). The loss is NaN if an output holds NaN or infinity. Throws what the executor and the
-/// losses throw.
+/// smoothing). The loss is NaN if an output holds NaN or infinity. Throws invalid_argument for
+/// samples that hold NaN or +infinity, and what the executor and the losses throw.
 [[nodiscard]] DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& data,
                                                         const training_loss& loss,
                                                         std::size_t output, std::size_t batch_size);
@@ -284,8 +335,9 @@ DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& da
   std::iota(indices.begin(), indices.end(), std::size_t{0});
   for (std::size_t first = 0; first < data.count; first += batch_size) {
     const std::size_t count = (std::min)(batch_size, data.count - first);
-    const training_batch batch =
-        data.batch(std::span<const std::size_t>(indices).subspan(first, count));
+    const auto of_batch = std::span<const std::size_t>(indices).subspan(first, count);
+    const training_batch batch = data.batch(of_batch);
+    detail::require_numbers(batch, of_batch, "validation ");
     const tensor found = to_plain(run.run(batch.inputs)[output]);
     const double own = detail::is_finite(found)
                            ? detail::label_loss(found, batch.labels, by_labels).value
@@ -324,11 +376,19 @@ DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& d
 #endif
 
 /// The float model with BatchNormalization nodes in training form: they use the statistics of the
-/// batch, and compute running ones. Nodes in training form stay as they are.
+/// batch, and compute running ones. Nodes in training form stay as they are. A model with other
+/// ones is upgraded to opset 19 if it is older than opset 14, which brought that form. Throws what
+/// upgrade_opset() throws.
 [[nodiscard]] inline model training_form(model m) {
+  const auto is_of_inference = [](const node& n) {
+    return n.is("BatchNormalization") && n.get_int("training_mode", 0) == 0 && n.inputs.size() == 5;
+  };
+  if (m.opset() < 14 && std::any_of(m.nodes.begin(), m.nodes.end(), is_of_inference)) {
+    upgrade_opset(m, 19);
+  }
   unused_names names(m);
   for (node& n : m.nodes) {
-    if (n.is("BatchNormalization") && n.get_int("training_mode", 0) == 0 && n.inputs.size() == 5) {
+    if (is_of_inference(n)) {
       n.attributes["training_mode"] = attribute::of(std::int64_t{1});
       n.outputs = {n.outputs[0], names.take(n.outputs[0] + "_running_mean"),
                    names.take(n.outputs[0] + "_running_variance")};
@@ -337,7 +397,8 @@ DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& d
   return m;
 }
 
-/// Trains the float constants of a model (trainable_constants()) with the samples of `data`, in an
+/// Trains the float constants of a model (trainable_constants(), behind fold_constants(): nodes
+/// that compute constants from constants make way for these) with the samples of `data`, in an
 /// order that the seed decides, and measures it behind each epoch with the samples of `validation`.
 /// Returns the model of the best epoch: the one with the highest accuracy, and of equal ones that
 /// with the lowest validation loss; where labels are no classes, the lowest validation loss. The
@@ -356,8 +417,8 @@ DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& d
 ///
 /// Throws unsupported, naming the node, if an operator on the way to the loss has no gradient;
 /// overflow if the loss or a gradient is NaN or infinite; invalid_argument for options out of their
-/// domain, if there are no samples, and for a checkpoint of something else; and what the losses
-/// throw for labels that do not fit.
+/// domain, if there are no samples, for samples that hold NaN or +infinity, and for a checkpoint of
+/// something else; and what the losses throw for labels that do not fit.
 [[nodiscard]] DETENT_GRAPH_DECL training_result train(const model& m, const training_data& data,
                                                       const training_data& validation,
                                                       const training_options& options = {});
@@ -371,13 +432,17 @@ DETENT_GRAPH_DECL training_result train(const model& m, const training_data& dat
           "training: ", data.count, " samples and ", validation.count, " samples for validation");
   const std::size_t output = detail::labelled_output(m, options.loss);
   const bool has_classes = options.loss.target == training_target::classes;
-  trainer t(training_form(m), trainable_constants(m), options,
+  model folded = m;
+  fold_constants(folded, false);
+  remove_unused(folded);
+  const std::string& labelled = folded.outputs[output].name;
+  trainer t(training_form(folded), trainable_constants(folded), options,
             options.epochs * detail::steps_per_epoch(data, options),
-            has_classes ? detail::logits_of(m, m.outputs[output].name) : m.outputs[output].name);
-  training_result result{m, {}, {}, std::nullopt};
+            has_classes ? detail::logits_of(folded, labelled) : labelled);
+  training_result result{folded, {}, {}, std::nullopt};
   const auto take_constants = [&] {
-    for (auto& [name, value] : result.trained.initializers) {
-      value = t.network().initializers.at(name);
+    for (const std::string& name : t.constant_names()) {
+      result.trained.initializers.at(name) = t.network().initializers.at(name);
     }
   };
   const auto measure = [&] {

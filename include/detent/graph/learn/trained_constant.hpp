@@ -3,6 +3,8 @@
 #ifndef DETENT_GRAPH_LEARN_TRAINED_CONSTANT_HPP
 #define DETENT_GRAPH_LEARN_TRAINED_CONSTANT_HPP
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -65,6 +67,13 @@ inline bool is_parameter(const node& n, std::size_t slot, bool is_one, constant_
   return (op == "Add" || op == "Mul" || op == "Sub") && !is_one;
 }
 
+/// Whether a constant is a summand that switches elements off.
+[[nodiscard]] inline bool is_mask(const node& n, const tensor& t) {
+  const auto values = t.data<float>();
+  return (n.op_type == "Add" || n.op_type == "Sub") &&
+         std::any_of(values.begin(), values.end(), [](float v) { return std::isinf(v); });
+}
+
 }  // namespace detail
 
 /// The float32 constants of a model that training changes by default, in the order in which nodes
@@ -72,7 +81,7 @@ inline bool is_parameter(const node& n, std::size_t slot, bool is_one, constant_
 /// Gather; factors and biases of normalizations; slopes of PRelu; and constant operands of Add, Sub
 /// and Mul that have more than one element. A constant that any node takes in another place, as the
 /// bounds of a Clip, is not among them, nor are constants that sub-graphs take or that the model
-/// returns.
+/// returns, nor summands that hold infinities: they are masks.
 [[nodiscard]] inline std::vector<trained_constant> trainable_constants(const model& m) {
   std::vector<trained_constant> found;
   std::map<std::string, bool> is_trained;
@@ -84,7 +93,8 @@ inline bool is_parameter(const node& n, std::size_t slot, bool is_one, constant_
       }
       constant_role role = constant_role::weight;
       const bool trained = t->type() == element_type::f32 && t->has_data() && t->count() > 0 &&
-                           detail::is_parameter(n, slot, t->count() == 1, role);
+                           detail::is_parameter(n, slot, t->count() == 1, role) &&
+                           !detail::is_mask(n, *t);
       const auto [entry, is_new] = is_trained.try_emplace(n.inputs[slot], trained);
       if (is_new && trained) {
         found.push_back({n.inputs[slot], role});

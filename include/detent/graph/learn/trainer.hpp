@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -32,13 +34,16 @@
 #include <detent/graph/learn/trained_constant.hpp>
 #include <detent/graph/learn/training_checkpoint.hpp>
 #include <detent/graph/learn/training_data.hpp>
+#include <detent/graph/learn/training_operators.hpp>
 #include <detent/graph/learn/training_options.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/elements.hpp>
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/graph/run/shape_inference.hpp>
 #include <detent/solvers/adam.hpp>
 #include <detent/solvers/momentum_descent.hpp>
 
@@ -105,6 +110,13 @@ class any_optimizer {
     found |= (std::bit_cast<std::uint32_t>(v) & exponent) == exponent ? 1U : 0U;
   }
   return found == 0;
+}
+
+/// Whether a float32 tensor holds NaN or +infinity; -infinity may be a mask.
+[[nodiscard]] inline bool has_nan_or_infinity(const tensor& t) {
+  const auto values = t.type() == element_type::f32 ? t.data<float>() : std::span<const float>{};
+  return std::any_of(values.begin(), values.end(),
+                     [](float v) { return !(v < std::numeric_limits<float>::infinity()); });
 }
 
 /// Throws invalid_argument unless nodes of both models make the value, with the names of the values
@@ -208,16 +220,19 @@ class trainer {
     }
   }
 
-  /// Trains with one batch, and returns its loss. Throws overflow, naming the first value or
-  /// constant at fault, if the loss or a gradient is NaN or infinite: the constants are then those
-  /// before the step. Throws what the losses throw for labels that do not fit, and what
-  /// choose_segments() throws.
+  /// Trains with one batch, and returns its loss. Constants that the loss does not depend on stay
+  /// as they are. Throws overflow, naming the first value or constant at fault, if the loss or a
+  /// gradient is NaN or infinite: the constants are then those before the step. Throws what the
+  /// losses throw for labels that do not fit, and what choose_segments() throws.
   double step(const training_batch& batch) {
     divide(batch);
-    std::optional<std::string> wrong;  // the first value that is not finite
+    std::string wrong;    // the first value that is not finite
+    bool is_mask = true;  // whether it has no NaN and no +infinity
     graph_.forward(batch.inputs, [&](const std::string& name, const tensor& value) {
-      if (!wrong && !detail::is_finite(value)) {
+      if (is_mask && !detail::is_finite(value) &&
+          (wrong.empty() || detail::has_nan_or_infinity(value))) {
         wrong = name;
+        is_mask = !detail::has_nan_or_infinity(value);
       }
       if (!has_factors_) {
         counts_[name] = value.count();
@@ -226,13 +241,21 @@ class trainer {
         observer_(name, value);
       }
     });
-    require(!wrong, error_kind::overflow, "training step ", steps_ + 1, ": ",
-            wrong ? detail::with_origin(graph_.graph_model(), *wrong) : std::string(),
-            " is not finite; a smaller learning rate may help");
+    // A mask of -infinity before a Softmax does no harm. Only what reaches the loss does, or a
+    // gradient.
+    if (!wrong.empty()) {
+      for (const std::string& name : kept_values()) {
+        if (!detail::is_finite(graph_.value(name))) {
+          raise_not_finite(wrong);
+        }
+      }
+    }
     gradient_graph::gradient_map seeds;
     const double loss = loss_of(batch, seeds) + penalties();
+    require(std::isfinite(loss), error_kind::overflow, "training step ", steps_ + 1,
+            ": the loss is ", loss, "; a smaller learning rate may help");
     const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
-    take_gradients(found);
+    take_gradients(found, wrong);
     const double pace = learning_rate_factor(options_.schedule, steps_, total_steps_);
     for (group& g : groups_) {
       if (!g.values.empty()) {
@@ -240,6 +263,7 @@ class trainer {
       }
     }
     ++steps_;
+    keep_constants_without_gradient();
     write_constants();
     follow_statistics();
     return loss;
@@ -325,6 +349,12 @@ class trainer {
       all[name] = numbers(name);
     }
     return all;
+  }
+  /// The names of these constants.
+  [[nodiscard]] std::set<std::string> constant_names() const {
+    std::set<std::string> names = others();
+    names.insert(wanted_.begin(), wanted_.end());
+    return names;
   }
   /// Gives the network constants that constants() returned, to be read from network(); further
   /// steps go on from the state, not from them. Throws invalid_argument if they are others.
@@ -490,22 +520,54 @@ class trainer {
     return total;
   }
 
-  /// Throws unsupported for a node without gradient between a trained constant and a value that the
-  /// loss depends on.
-  void require_gradients() const {
+  /// The values of the network that are known not to hold floats before a run.
+  [[nodiscard]] std::set<std::string> values_without_gradient() const {
+    static const std::set<std::string, std::less<>> never_floats = {
+        "And",  "ArgMax",      "ArgMin",  "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN",
+        "Less", "LessOrEqual", "NonZero", "Not",   "Or",      "Shape",          "Size",  "Xor"};
+    std::set<std::string> names;
+    for (const node& n : graph_.graph_model().nodes) {
+      if (n.domain.empty() && never_floats.count(n.op_type) != 0) {
+        names.insert(n.outputs.begin(), n.outputs.end());
+      }
+    }
+    try {
+      for (const auto& [name, t] : infer_shapes(graph_.graph_model(), {}, training_operators())) {
+        if (t.type() != element_type::undefined && !ops::is_floating(t.type())) {
+          names.insert(name);
+        }
+      }
+    } catch (const error&) {
+      return names;  // the run tells what does not fit together
+    }
+    return names;
+  }
+
+  /// Finds the trained constants that the loss depends on. Throws unsupported for a node without
+  /// gradient between a trained constant and a value that the loss depends on. Shapes, indices and
+  /// conditions are no such values: they have no gradient.
+  void require_gradients() {
     const model& m = graph_.graph_model();
+    const std::set<std::string> without = values_without_gradient();
     std::set<std::string> needed = seeds();
     for (std::size_t i = m.nodes.size(); i-- > 0;) {
       if (std::any_of(m.nodes[i].outputs.begin(), m.nodes[i].outputs.end(),
                       [&](const std::string& name) { return needed.count(name) != 0; })) {
         const gradient_definition* gradient = find_gradient(m.nodes[i]);
         for (std::size_t k = 0; k < m.nodes[i].inputs.size(); ++k) {
-          if (gradient == nullptr || gradient->passes_to(k)) {
-            needed.insert(m.nodes[i].inputs[k]);
+          const std::string& name = m.nodes[i].inputs[k];
+          if (without.count(name) == 0 && (gradient == nullptr || gradient->passes_to(k))) {
+            needed.insert(name);
           }
         }
       }
     }
+    with_gradient_.clear();
+    std::copy_if(wanted_.begin(), wanted_.end(),
+                 std::inserter(with_gradient_, with_gradient_.end()),
+                 [&](const std::string& name) { return needed.count(name) != 0; });
+    require(!with_gradient_.empty(), error_kind::unsupported, "training: output '", output_,
+            "' depends on none of the trained constants in a way that has a gradient");
     std::set<std::string> trained = wanted_;
     for (const node& n : m.nodes) {
       const bool depends = std::any_of(
@@ -561,7 +623,18 @@ class trainer {
     return total;
   }
 
-  void take_gradients(const gradient_graph::gradient_map& found) {
+  /// Throws overflow for a value that is not finite, and that the loss or a gradient depends on.
+  [[noreturn]] void raise_not_finite(const std::string& value) const {
+    const model& m = graph_.graph_model();
+    const bool is_input = std::any_of(m.inputs.begin(), m.inputs.end(),
+                                      [&](const auto& v) { return v.name == value; });
+    detent::raise(error_kind::overflow, "detent: training step ", steps_ + 1, ": ",
+                  detail::with_origin(m, value), " is not finite",
+                  is_input ? "" : "; a smaller learning rate may help");
+  }
+
+  /// `wrong` is the first value that is not finite; empty if there is none.
+  void take_gradients(const gradient_graph::gradient_map& found, const std::string& wrong) {
     if (!has_factors_) {
       find_factors();
       has_factors_ = true;
@@ -572,6 +645,9 @@ class trainer {
       for (const segment& s : g.segments) {
         const std::vector<double>& own = found.at(s.name);
         for (std::size_t k = 0; k < s.count; ++k) {
+          if (!wrong.empty() && !std::isfinite(own[k])) {
+            raise_not_finite(wrong);
+          }
           require(std::isfinite(own[k]), error_kind::overflow, "training step ", steps_ + 1,
                   ": the gradient of '", s.name, "' is ", own[k],
                   "; a smaller learning rate may help");
@@ -604,6 +680,18 @@ class trainer {
         const std::size_t shared =
             (std::max)(found->second.first / (std::max)(s.count, std::size_t{1}), std::size_t{1});
         s.factor = static_cast<double>(lsq_gradient_factor(shared, found->second.second));
+      }
+    }
+  }
+
+  /// Undoes what the decay of weights has done to those that the loss does not depend on, as those
+  /// of a head without labels: nothing would work against it.
+  void keep_constants_without_gradient() {
+    group& g = groups_[static_cast<std::size_t>(constant_role::weight)];
+    for (const segment& s : g.segments) {
+      if (with_gradient_.count(s.name) == 0) {
+        const auto now = graph_.graph_model().initializers.at(s.name).data<float>();
+        std::copy(now.begin(), now.end(), g.values.begin() + static_cast<std::ptrdiff_t>(s.first));
       }
     }
   }
@@ -720,7 +808,8 @@ class trainer {
   gradient_graph graph_;
   std::optional<executor> teacher_;
   std::set<std::string> wanted_;
-  std::set<std::string> given_;  // constants that changed without being trained
+  std::set<std::string> with_gradient_;  // those of them that the loss depends on
+  std::set<std::string> given_;          // constants that changed without being trained
   std::array<group, 3> groups_;
   std::map<std::string, std::size_t> counts_;  // elements of values; empty if nobody asks for them
   gradient_graph::value_observer observer_;

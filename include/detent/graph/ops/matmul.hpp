@@ -250,10 +250,12 @@ inline void run_gemm(operator_context& c) {
   const float alpha = c.n().get_float("alpha", 1.0F);
   const float beta = c.n().get_float("beta", 1.0F);
   const fused_clamp clamp(c.n());
-  // A constant bias with one value for each column is added by the product itself.
+  // A bias with one value for each column is added by the product itself, before the first
+  // product, if it can be packed with the weights: not where these are constant and it is not.
   const bool has_bias = c.has_input(2) && beta != 0.0F;
-  const bool row_bias = has_bias && alpha == 1.0F && beta == 1.0F && c.is_constant(2) &&
-                        c.inputs[2].rank() > 0 && c.inputs[2].count() == s.n &&
+  const bool row_bias = has_bias && alpha == 1.0F && beta == 1.0F &&
+                        (c.is_constant(2) || !c.is_constant(1)) && c.inputs[2].rank() > 0 &&
+                        c.inputs[2].count() == s.n &&
                         c.inputs[2].dims().back() == c.outputs[0].dim(1);
   const bool finished = row_bias || (!has_bias && alpha == 1.0F);
   const matrix_view<const float> b = s.rhs(c.inputs[1].data<float>().data());

@@ -31,6 +31,7 @@
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/trained_normalization.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/types.hpp>
 
@@ -355,6 +356,9 @@ class fake_quantized_network {
         m.nodes.push_back(std::move(one));
       }
     }
+    if (m.opset() < 14) {
+      upgrade_opset(m, 19);  // BatchNormalization has no training form before opset 14
+    }
     return m;
   }
 
@@ -503,10 +507,11 @@ class fake_quantized_network {
     if (computed == integer_operators_.end() || plan_.values().count(value) != 0) {
       return;
     }
-    const std::size_t maker = plan_.layer_of_bias(i).value_or(i);
     const std::string product = writer_.fresh(value + "_float");
     network_.nodes.back().outputs[0] = product;
-    const std::string exact = add_integer_operator(value, maker, computed->second, nullptr);
+    const auto [maker, bias_codes] = product_of(i);
+    const std::string exact =
+        add_integer_operator(value, maker, bias_codes, computed->second, nullptr);
     network_.nodes.push_back(make_straight_through(product, exact, value));
     if (folds_.count(maker) != 0) {
       folded_codes_[maker] = exact;
@@ -532,8 +537,9 @@ class fake_quantized_network {
       const std::size_t unclamped = before_clamps(last);
       const activation_bounds bounds =
           unclamped == last ? activation_bounds() : plan_.bounds(value);
-      const std::size_t maker = plan_.layer_of_bias(unclamped).value_or(unclamped);
-      const std::string codes = add_integer_operator(value, maker, computed->second, &a);
+      const auto [maker, bias_codes] = product_of(unclamped);
+      const std::string codes =
+          add_integer_operator(value, maker, bias_codes, computed->second, &a);
       add_codes(n, codes, bounds.lower, bounds.upper);
       if (folds_.count(maker) != 0) {
         folded_codes_[maker] = codes;
@@ -585,10 +591,39 @@ class fake_quantized_network {
     return writer_.add_values<float>(name, element_type::f32, {}, {value});
   }
 
+  /// The layer whose integer operator also computes node `i` of the plan, with the name of the bias
+  /// that it needs beside its own, or the node itself.
+  ///
+  /// An Add behind a layer that stays in float is part of the operator in the executor, which
+  /// stores the constant summand as a bias. The nodes that store it are added here.
+  std::pair<std::size_t, std::string> product_of(std::size_t i) {
+    if (const auto layer = plan_.layer_of_bias(i)) {
+      return {*layer, {}};
+    }
+    const node& n = plan_.float_model().nodes[i];
+    for (std::size_t k = 0; n.is("Add") && k < 2; ++k) {
+      const auto product = producers_.find(n.inputs[k]);
+      const auto layer =
+          product == producers_.end() ? layers_.end() : layers_.find(product->second);
+      if (layer != layers_.end()) {
+        const std::string& bias = n.inputs[1 - k];
+        const std::string codes = writer_.fresh(bias + "_quantized");
+        const std::string& x = plan_.float_model().nodes[layer->first].inputs[0];
+        network_.nodes.push_back(
+            make_fake_quantize_bias(bias, activation_of(x).scale, layer->second.scale,
+                                    writer_.fresh(bias + "_fake_quantized"), codes));
+        return {layer->first, codes};
+      }
+    }
+    return {i, {}};
+  }
+
   /// Adds the integer operator that computes the codes of a value on the grid `to`, or the value in
   /// float if that is null, from the codes of what the node `maker` of the plan takes, before any
-  /// clamp. Returns the name of its result.
-  std::string add_integer_operator(const std::string& value, std::size_t maker, const node& lowered,
+  /// clamp. `bias_codes` are those of a bias that is not the layer's own; may be empty. Returns the
+  /// name of its result.
+  std::string add_integer_operator(const std::string& value, std::size_t maker,
+                                   const std::string& bias_codes, const node& lowered,
                                    const activation* to) {
     const node& from = plan_.float_model().nodes[maker];
     node n = lowered;
@@ -613,7 +648,7 @@ class fake_quantized_network {
     n.inputs.insert(n.inputs.end(), {to == nullptr ? std::string() : to->scale,
                                      to == nullptr ? std::string() : to->typed_zero_point});
     if (own != layers_.end()) {
-      n.inputs.push_back(own->second.bias_codes);
+      n.inputs.push_back(bias_codes.empty() ? own->second.bias_codes : bias_codes);
     }
     n.outputs = {writer_.fresh(value + "_codes")};
     network_.nodes.push_back(std::move(n));

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,6 +58,25 @@ struct quantization_aware_training_options {
   quantizer_schedule schedule = {};  ///< When fake quantizers quantize, and ranges are observed.
 };
 
+namespace detail {
+
+/// The number of samples that a run of a model takes: more than one if an input that differs from
+/// sample to sample declares it.
+[[nodiscard]] inline std::size_t samples_of_a_run(const model& m, const training_data& data) {
+  constexpr std::array<std::size_t, 1> first{0};
+  const training_batch one = data.batch(first);
+  for (const value_info& v : m.inputs) {
+    const auto given = one.inputs.find(v.name);
+    if (v.has_shape && !v.dims.empty() && v.dims[0] > 1 && given != one.inputs.end() &&
+        given->second.rank() > 0 && given->second.dim(0) == 1) {
+      return static_cast<std::size_t>(v.dims[0]);
+    }
+  }
+  return 1;
+}
+
+}  // namespace detail
+
 /// What quantization_aware_training() returns.
 struct quantization_aware_training_result {
   quantization quantized;            ///< The quantized model of the best epoch.
@@ -77,8 +97,8 @@ struct quantization_aware_training_result {
 ///
 /// Training begins with static quantization of `m`: BatchNormalization is folded into the layers
 /// before it, with the statistics of `m`, and stays so unless the schedule trains it; ranges are
-/// from the first `calibration_samples` samples. With `training.loss.distillation` or hidden
-/// values, `m` teaches.
+/// from the first `calibration_samples` samples, one a run unless the model declares a larger
+/// batch. With `training.loss.distillation` or hidden values, `m` teaches.
 ///
 /// Deterministic: the result has the same bits on every processor, for any number of threads, and
 /// whether training went on from a checkpoint or not.
@@ -103,16 +123,21 @@ DETENT_GRAPH_DECL quantization_aware_training_result quantization_aware_training
           "training: 0 calibration_samples");
   const std::size_t output = detail::labelled_output(m, o.loss);
 
-  const std::size_t calibrated = (std::min)(options.calibration_samples, data.count);
+  // One sample a run, unless the model has a fixed number of them.
+  const std::size_t in_a_run = (std::min)(detail::samples_of_a_run(m, data), data.count);
+  const std::size_t calibrated = (std::max)(
+      (std::min)(options.calibration_samples, data.count) / in_a_run * in_a_run, in_a_run);
   const calibration_source samples =
-      [&data, calibrated,
+      [&data, calibrated, in_a_run,
        at = std::size_t{0}]() mutable -> std::optional<std::map<std::string, tensor>> {
     if (at == calibrated) {
       at = 0;
       return std::nullopt;
     }
-    const std::array<std::size_t, 1> index{at++};
-    return data.batch(index).inputs;
+    std::vector<std::size_t> indices(in_a_run);
+    std::iota(indices.begin(), indices.end(), at);
+    at += in_a_run;
+    return data.batch(indices).inputs;
   };
   quantization begin = static_quantization(m, samples,
                                            {.method = options.method,

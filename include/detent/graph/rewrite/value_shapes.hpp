@@ -15,6 +15,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -27,9 +28,9 @@ namespace graph {
 /// 251. Dimensions that differ between the two are reported as open.
 class value_shapes {
  public:
-  /// Infers the shapes. If the model does not run with the inferred sizes, they stay unknown; this
-  /// is not an error.
-  explicit value_shapes(const model& m) {
+  /// Infers the shapes, with the operators of `registry`. If the model does not run with the
+  /// inferred sizes, they stay unknown; this is not an error.
+  explicit value_shapes(const model& m, const operator_registry& registry = default_operators()) {
     constexpr std::int64_t larger_batch = 2;
     constexpr std::int64_t larger_size = 251;  // more than layers with strides reduce to 1
     std::map<std::string, shape> larger;
@@ -45,9 +46,9 @@ class value_shapes {
     }
     // A model may reject these sizes. Its shapes are unknown then.
     try {
-      known_ = infer_shapes(m);
+      known_ = infer_shapes(m, {}, registry);
       if (is_open_) {
-        other_ = infer_shapes(m, larger);
+        other_ = infer_shapes(m, larger, registry);
       }
     } catch (const error&) {
       other_.clear();
