@@ -5,7 +5,7 @@
     large_models.py --detent BIN [--folder DIR] [--bytes 256M] [--width 4096] [--threads N]... [--only "rtn 4"]... [--keep]
 
 Makes a chain of MatMul and Gemm with float weights in external data, at least BYTES (4G for the full size), quantizes it
-with 4 and 8 bits, by nearest rounding (rtn), by HQQ (hqq) and dynamically (dynamic 8), and prints for each
+with 4 and 8 bits by nearest rounding (rtn), with 4 bits by HQQ (hqq) and dynamically (dynamic 8), and prints for each
 
     seconds     of the clock
     MB/s core   float weights for each second of the processor, user and system time together; and of the clock
@@ -83,6 +83,7 @@ def constant(folder, t, kind):
 def weights_of(node, constants, folder):
     """The weights K x N that a node of the result stands for."""
     import numpy as np
+    import onnx
 
     if node.op_type == "MatMulInteger":
         codes = constant(folder, constants[node.input[1]], np.uint8)
@@ -92,9 +93,11 @@ def weights_of(node, constants, folder):
     a = {x.name: x.i for x in node.attribute}
     codes = constant(folder, constants[node.input[1]], np.uint8)
     scales = constant(folder, constants[node.input[2]], np.float32)
-    zeros = constant(folder, constants[node.input[3]], np.uint8)
+    has_real_zeros = constants[node.input[3]].data_type == onnx.TensorProto.FLOAT
+    zeros = constant(folder, constants[node.input[3]], np.float32 if has_real_zeros else np.uint8)
     if a["bits"] == 4:
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(a["N"], -1)
+    if a["bits"] == 4 and not has_real_zeros:
         zeros = np.stack([zeros & 15, zeros >> 4], -1).reshape(a["N"], -1)[:, : scales.shape[1]]
     codes = codes.reshape(a["N"], -1, a["block_size"]).astype(np.float32)
     return ((codes - zeros[..., None]) * scales[..., None]).reshape(a["N"], -1)[:, : a["K"]].T
@@ -181,7 +184,7 @@ def main():
     print(f"{layers} layers of {options.width} x {options.width}, {total / 1e6:.0f} MB; bound {bound / 1e6:.0f} MB")
     wrong = 0
     results = []
-    for what in options.only or ("rtn 4", "rtn 8", "dynamic 8", "hqq 4", "hqq 8"):
+    for what in options.only or ("rtn 4", "rtn 8", "dynamic 8", "hqq 4"):
         algorithm, bits = what.split()
         before = None
         for threads in options.threads or [1]:

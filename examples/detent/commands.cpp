@@ -240,6 +240,12 @@ int run(const run_arguments& a) {
 int compare(const compare_arguments& a) {
   const graph::model reference = graph::read_onnx(a.reference, a.read_limits());
   const graph::model quantized = graph::read_onnx(a.quantized, a.read_limits());
+  for (const value_info& v : quantized.inputs) {
+    require(std::any_of(reference.inputs.begin(), reference.inputs.end(),
+                        [&](const value_info& other) { return other.name == v.name; }),
+            error_kind::invalid_argument, a.quantized, " takes input '", v.name, "', which ",
+            a.reference, " has not");
+  }
   sample_set samples = open_samples(reference, a.data, "--data", a);
   select_range(samples, a.samples);
   const model_comparison c =

@@ -79,6 +79,8 @@ evaluator::evaluator(const model& float_model, const std::string& output, const 
     if (compares_values(m) && !m.compare_label) {
       continue;
     }
+    require(m.kind != metric_kind::top_k || m.k <= columns, error_kind::invalid_argument, "metric ",
+            name(m), " counts more scores than the ", columns, " that the model has for a sample");
     require(!labels.empty(), error_kind::invalid_argument, "metric ", name(m),
             " needs labels; write labels: Y.npy beside the inputs of the dataset");
     if (compares_values(m)) {
@@ -213,7 +215,7 @@ double evaluator::combined(const std::vector<double>& values) const {
     // NaN stays: no drop is worse than a metric that is no number.
     worst = i == 0 || std::isnan(share) || share > worst ? share : worst;
   }
-  return counts_drops_ ? -worst : sum;
+  return counts_drops_ ? 0.0 - worst : sum;  // not -0
 }
 
 }  // namespace detent_cli

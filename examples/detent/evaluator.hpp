@@ -26,7 +26,8 @@ class evaluator {
   /// only the first ones of these. `goal` is for each of the metrics, of which there is at least
   /// one. Throws detent::error, naming the file and the metric, if they do not fit together; if a
   /// metric needs labels and the output does not have one row for each sample, all of the same
-  /// size; if drops of several metrics are relative and a metric of the float model is 0.
+  /// size; if a top-k counts more scores than a row has; if drops of several metrics are relative
+  /// and a metric of the float model is 0.
   evaluator(const model& float_model, const std::string& output, const sample_set& samples,
             const std::string& labels, std::size_t labelled,
             std::vector<detent::graph::inc::metric> metrics,
@@ -42,6 +43,12 @@ class evaluator {
 
   /// The goal for that number, made from the goal for the metrics.
   [[nodiscard]] const detent::graph::accuracy_goal& goal() const noexcept { return goal_; }
+
+  /// How that number is made from the metrics, other than by their weights: numbers that are made
+  /// in different ways cannot be compared.
+  [[nodiscard]] const char* combination() const noexcept {
+    return !counts_drops_ ? "sum" : is_relative_ ? "largest relative drop" : "largest drop";
+  }
 
   /// All metrics of a model, in their order.
   [[nodiscard]] std::vector<double> metrics(const model& m) const;

@@ -136,6 +136,9 @@ std::string step_text(const graph::quantization_step& s) {
 json_object parameters_json(const outcome& o) {
   json_object list = json_object::array();
   for (const auto& [name, s] : o.solutions) {
+    if (o.parts && o.parts->parameters.activations.count(name) == 0) {
+      continue;  // what takes it has stayed in float
+    }
     list.push_back({{"tensor", name},
                     {"scale", s.params.scale},
                     {"zero_point", s.params.zero_point},

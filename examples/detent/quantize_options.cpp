@@ -77,8 +77,12 @@ std::string lower_case(std::string text) {
 void apply_flags(CLI::App& command, const std::vector<quantize_config::option>& flags) {
   for (const quantize_config::option& flag : flags) {
     CLI::Option* option = command.get_option_no_throw("--" + flag.name);
-    if (option == nullptr || flag.name == "config" || flag.name == "output" ||
-        flag.name == "help" || flag.name == "json") {
+    if (flag.name == "config" || flag.name == "output" || flag.name == "help" ||
+        flag.name == "json") {
+      throw usage_error(flag.where + ": '" + flag.name + "' may not be in a file: --" + flag.name +
+                        " is for the command line");
+    }
+    if (option == nullptr) {
       throw usage_error(flag.where + ": there is no option '" + flag.name + "'; the nearest is " +
                         nearest_option(command, flag.name));
     }
@@ -150,7 +154,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->required();
   command.add_option("--config", config_,
                      "YAML file with these options by their names, and rules for single operators "
-                     "and tensors; options of the command line go before it");
+                     "and tensors; options of the command line go before it. Or a file of Neural "
+                     "Compressor 1.x, whose accuracy criterion is then met");
   command.add_option(
       "--calib", a_.calibration,
       "[NAME=]FILE[:axis=K|:fixed] or FOLDER: samples; FILE is .npy or .pb, its axis "

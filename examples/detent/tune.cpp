@@ -152,9 +152,12 @@ class tuning_run {
       c_.metrics.emplace_back();  // top-1
       c_.tuning.goal.higher_is_better = true;
     }
-    if (texts.empty() || c_.metrics.empty() || c_.tuning.performance_only) {
-      c_.tuning.performance_only = true;
-    } else {
+    untuned_ = c_.tuning.performance_only ? "performance_only is set"
+               : texts.empty()            ? "the evaluation has no samples (--validation)"
+               : c_.metrics.empty()       ? "the evaluation has neither a metric nor labels"
+                                          : "";
+    c_.tuning.performance_only = !untuned_.empty();
+    if (untuned_.empty()) {
       evaluated_.emplace(open(texts, "--validation "));
       const std::size_t labelled = evaluated_->size();
       if (c_.evaluation_samples != 0) {
@@ -214,7 +217,7 @@ class tuning_run {
             std::to_string(int{m.is_higher_better()}));
     }
     f.add(c_.outputs.empty() ? std::string() : c_.outputs[0]);
-    f.add(std::to_string(int{c_.tuning.goal.drop == graph::drop_type::relative}));
+    f.add(evaluator_->combination());
     const std::string& labels = !a_.labels.empty() ? a_.labels
                                 : c_.evaluation    ? c_.evaluation->labels
                                                    : no_labels_;
@@ -321,8 +324,7 @@ class tuning_run {
       return;
     }
     if (!evaluator_) {
-      std::printf("%s: no evaluation with samples and a metric, so nothing was tuned\n",
-                  one_line(a_.output).c_str());
+      std::printf("%s: %s, so nothing was tuned\n", one_line(a_.output).c_str(), untuned_.c_str());
       return;
     }
     std::printf("%s: %.6g, in float %.6g, goal %.6g %s; %zu trials, ended by %s\n",
@@ -340,6 +342,7 @@ class tuning_run {
   graph::calibration_source source_;
   std::size_t printed_ = 0;
   bool warned_of_history_ = false;
+  std::string untuned_;  // why there is no evaluation; empty if there is one
   const std::vector<std::string> none_;
   const std::string no_labels_;
 };

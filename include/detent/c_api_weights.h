@@ -20,8 +20,10 @@ extern "C" {
 
 /* ---- What solvers know of the inputs: G = X^T X ---- */
 
-/** Sums up the Gram matrix G = X^T X of a layer's inputs X, samples x K. Exact: the result does not
- * depend on the order, the split or the threads. One thread at a time may use an object. */
+/** Sums up the Gram matrix G = X^T X of a layer's inputs X, samples x K. Each row is rounded by at
+ * most 2^-21 of its largest magnitude (codes, and other whole numbers below 2^24, are not); the
+ * sums of the products are exact, so that the result does not depend on the order, the split or the
+ * threads. One thread at a time may use an object. */
 typedef struct detent_gram_observer detent_gram_observer;
 
 /** Makes an observer of K = `features` inputs, 1..2^20. On success, `*observer` is a new object, to
@@ -70,7 +72,9 @@ typedef enum detent_weight_algorithm DETENT_C_ENUM {
   DETENT_WEIGHTS_GPTQ = 2,               /**< GPTQ: later columns make up for errors. */
   DETENT_WEIGHTS_ADAROUND = 3,           /**< AdaRound: decides up or down by gradients. */
   DETENT_WEIGHTS_AWQ = 4,                /**< AWQ: scales columns, clips groups. */
-  DETENT_WEIGHTS_HQQ = 5                 /**< HQQ: chooses zero points, without inputs. */
+  /** HQQ: chooses zero points, without inputs. They are integers here: with scales of the whole
+   * range, none is better than that of nearest rounding. */
+  DETENT_WEIGHTS_HQQ = 5
 } detent_weight_algorithm;
 
 /** The grid of the codes, what is known of the inputs, and options of the algorithms; each reads

@@ -50513,7 +50513,9 @@ class hqq_group {
 ///
 /// With real_zero_points, these zero points are returned as they are
 /// (quantized_weights::real_zero_points). Otherwise they are integers of the grid: the better one
-/// of the two neighbours of the real zero point, if it is better than the first zero point.
+/// of the two neighbours of the real zero point, if it is better than the first zero point. That
+/// happens with scales that clip: a whole step moves all codes alike, and where the scale is that
+/// of the range, it can only make one of them leave the grid.
 ///
 /// evidence.objective and nearest_objective are those sums of |w - v|^p; kept_nearest counts
 /// groups; converged says whether all groups stopped before `iterations`.

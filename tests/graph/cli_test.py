@@ -688,7 +688,7 @@ class CommandLine(unittest.TestCase):
     def test_external_data_is_written(self):
         path, x = self.two_layers()
         out, data = self.folder / "out.onnx", self.folder / "out.onnx.data"
-        forms = (["--approach", "weight-only"], ["--approach", "weight-only", "--bits", 8, "--weight-algorithm", "hqq"],
+        forms = (["--approach", "weight-only"], ["--approach", "weight-only", "--bits", 8], ["--approach", "weight-only", "--weight-algorithm", "hqq"],
                  ["--approach", "dynamic"], ["--method", "minmax", "--calib", x])
         for form in forms:
             one = self.folder / "one.onnx"
@@ -915,6 +915,13 @@ class CommandLine(unittest.TestCase):
         # Without samples.
         self.works("quantize", MODEL, "-o", out, "--approach", "dynamic")
         self.works("quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "hqq")
+        compared = json.loads(self.works("compare", MODEL, out, "--data", IMAGES, "--json"))
+        self.assertGreater(compared["outputs"][0]["snr_db"], 20)
+        by_hqq = out.read_bytes()
+        self.works("quantize", MODEL, "-o", out, "--approach", "weight-only")
+        self.assertNotEqual(out.read_bytes(), by_hqq)
+        self.wrong_usage(["hqq", "bits 8", "rtn"], "quantize", MODEL, "-o", out, "--approach", "weight-only",
+                         "--weight-algorithm", "hqq", "--bits", 8)
         self.wrong_usage(["--calib"], "quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "awq")
 
     def test_the_default_is_no_worse_than_minmax(self):
@@ -1060,6 +1067,27 @@ tuning:
         self.assertGreater(float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1]), 98.0)
         self.assertEqual([p.name for p in self.folder.iterdir() if "history" in p.name], [])
 
+    def test_neural_compressor_without_an_evaluation(self):
+        calibrated = ["--calib", CALIBRATION]
+        fast = {"exit_policy": {"performance_only": True}}
+        self.assertIn("performance_only is set, so nothing was tuned",
+                      self.works(*self.tuned(*calibrated, evaluation=self.accuracy(), tuning=fast)))
+        self.assertIn("--validation", self.works(*self.tuned(*calibrated, "--labels", LABELS)))
+        data = {"accuracy": {"dataloader": self.dataset(labels=None)}}
+        self.assertIn("neither a metric nor labels", self.works(*self.tuned(*calibrated, evaluation=data)))
+
+    def test_neural_compressor_types_and_rules(self):
+        fast = {"exit_policy": {"performance_only": True}}
+
+        def pairs(**quantization):
+            self.works(*self.tuned("--calib", CALIBRATION, evaluation=self.accuracy(), tuning=fast, quantization=quantization))
+            found = json.loads(self.works("inspect", self.folder / "out.onnx", "--json"))["operators"]
+            return sum(o["count"] for o in found if o["operator"] == "DequantizeLinear")
+
+        half = {"weight": {"dtype": "fp32"}, "activation": {"dtype": "fp32"}}
+        whole = {"weight": {"dtype": "int8"}, "activation": {"dtype": "uint8"}}
+        self.assertLess(pairs(optype_wise={"Conv": half}), pairs(optype_wise={"Conv": half}, op_wise={"conv2_pw": whole}))
+
     def test_neural_compressor_tunes(self):
         out = self.folder / "out.onnx"
         calibration = {"calibration": {"sampling_size": [20, 50], "dataloader": self.dataset(CALIBRATION, None)}}
@@ -1101,7 +1129,7 @@ tuning:
         self.assertTrue(0 < facts["best"]["metric"] < 1)
         several = {"accuracy": {"multi_metrics": {"topk": 1, "F1": {}}, "dataloader": self.dataset()}}
         facts = json.loads(self.works(*self.tuned("--json", evaluation=several, **data)))
-        self.assertEqual(facts["float_metric"], 0)  # drops are compared
+        self.assertEqual(str(facts["float_metric"]), "0.0")  # drops are compared, and 0 has no sign
         self.assertGreaterEqual(facts["best"]["metric"], -0.01)
         several["accuracy"]["multi_metrics"]["weight"] = [0.75, 0.25]
         facts = json.loads(self.works(*self.tuned("--json", evaluation=several, **data)))
@@ -1171,6 +1199,12 @@ tuning:
         # Whether another goal is met is not what the file says.
         facts = json.loads(self.warns(["missed"], *tuned(-2.0, "--json", resume=first)))
         self.assertEqual((facts["goal_met"], [t["meets_goal"] for t in facts["trials"]]), (False, [False, False]))
+        # The criterion may be of the other kind: the metric is the same.
+        arguments = tuned(0.5, resume=first, out="relative.onnx")
+        config = json.loads((self.folder / "nc.yaml").read_text())
+        config["tuning"]["accuracy_criterion"] = {"relative": 0.9}
+        (self.folder / "nc.yaml").write_text(json.dumps(config))
+        self.works(*arguments)
         # Trials that a search does not come to stay in the file.
         self.assertEqual(kept(again), 2)
         self.works(*tuned(1.0, resume=again))
@@ -1550,8 +1584,15 @@ tuning:
         big = self.array("big.npy", np.load(LABELS).astype(np.int64) + 5)
         wrong = {"accuracy": {"metric": {"topk": 1}, "dataloader": self.dataset(labels=big)}}
         self.fails(["label", "10 classes"], *self.tuned(evaluation=wrong, out=out))
-        self.fails(["nobody"], *self.tuned("--calib", CALIBRATION, out=out, quantization={
+        self.fails(["nc.yaml:1:", "nobody"], *self.tuned("--calib", CALIBRATION, out=out, quantization={
             "op_wise": {"nobody": {"weight": {"dtype": "fp32"}}}}))
+        self.fails(["nc.yaml:1:", "regular expression"], *self.tuned("--calib", CALIBRATION, out=out, quantization={
+            "optype_wise": {"(Conv": {"weight": {"dtype": "fp32"}}}}))
+        self.wrong_usage(["op_type_dict", "2.x", "optype_wise"], *self.tuned(quantization={"op_type_dict": {}}, out=out))
+        self.fails(["top-11", "10"], *self.tuned(evaluation=self.accuracy({"topk": 11}), out=out))
+        damaged = self.array("nan.npy", np.full((len(np.load(LABELS)), 10), np.nan, np.float32))
+        unknown = {"accuracy": {"metric": {"MSE": {}}, "dataloader": self.dataset(labels=damaged)}}
+        self.fails(["metric of the float model", "NaN"], *self.tuned(evaluation=unknown, out=out), lines=2)
         shape = {"calibration": {"dataloader": {"dataset": {"dummy": {"shape": [[10, 3], [10, 2]]}}}}}
         self.fails(["2 shapes", "1 inputs"], *self.tuned(quantization=shape, out=out))
         self.assertEqual([p.name for p in self.folder.iterdir() if p.suffix == ".onnx" or "history" in p.name], [])
@@ -1613,9 +1654,14 @@ tuning:
         for text, words in (("methods: kl", [":1:", "'methods'", "the nearest is 'method'"]),
                             ("\nmethod: best", [":2:", "method", "minmax"]),
                             ("method: [kl, mse]", [":1:", "method"]),
-                            ("output: x.onnx", [":1:", "'output'"]),
+                            ("output: x.onnx", [":1:", "'output'", "command line"]),
+                            ("json: true", [":1:", "'json'", "command line"]),
+                            ("bits: 4\nmethod:\n", [":2:", "method has no value"]),
+                            ("version: 2.0\nquant: {approach: static}", [":2:", "'quant'", "op_type_dict", "1.x"]),
+                            ("bits: 4\n---\nbits: 5", [":2:", "second YAML document"]),
+                            ("operators: {types: {Conv: {<<: {bits: 4}}}}", [":1:", "merge keys"]),
                             ("- method", ["map"]),
-                            ("method: {a: b}", [":1:", "single value"]),
+                            ("method: {a: b}", [":1:", "'method'", "single value", "sections"]),
                             ("method: kl\nmethod: mse", [":2:", "twice"]),
                             ("ignored: {name: x}", [":1:", "'name'"]),
                             ("ignored: {first-layer: perhaps}", ["first-layer", "true or false", "'perhaps'"]),
@@ -1647,8 +1693,8 @@ tuning:
             with self.subTest(text=text):
                 self.wrong_usage(words, *self.quantize("--config", self.config(text)))
         for text, words in (("ignored: {names: [nobody]}", ["'nobody'"]),
-                            ("operators: {names: {nobody: {bits: 4}}}", ["'nobody'"]),
-                            ("operators: {names: {'(': {bits: 4}}}", ["'('", "regular expression"]),
+                            ("operators:\n  names:\n    nobody: {bits: 4}", ["config.yaml:3:", "'nobody'"]),
+                            ("operators: {names: {'(': {bits: 4}}}", ["config.yaml:1:", "'('", "regular expression"]),
                             (f"ignored: {{patterns: ['{'(' * 600}a{')' * 600}']}}", ["'((((", "1201 characters"]),
                             ("pipeline: nncf\nignored: {names: [nobody]}", ["'nobody'"]),
                             ('report: "x\\0y"', ["x?y", "null character"]),
@@ -1680,6 +1726,11 @@ tuning:
         self.assertRegex(text, r"top-1 \d+\.\d\d % in float, ")
         self.assertIn("Left in float", page.read_text())
         self.fails([LABELS], *self.quantize("--max-drop", "2", "--labels", LABELS))  # of other samples
+        # Where all layers stay in float, no activation has a scale.
+        coarse = ["--method", "minmax", "--bits", "2", "--activation-bits", "2", "--max-drop", "0"]
+        done = self.detent(*self.quantize(*coarse, "--validation", IMAGES, "--labels", LABELS, "--json"))
+        facts = json.loads(done.stdout)
+        self.assertEqual((facts["layers"], facts["quantized_tensors"], facts["activations"]), (0, 0, []))
 
     def test_nothing_to_quantize(self):
         path = self.write("net.onnx", model([node("Relu", ["x"], ["y"])], [value_info("x", 1, 4)], [value_info("y", 1, 4)]))
@@ -1993,6 +2044,8 @@ tuning:
         self.assertIn(" nan ", lost[-2])
         self.assertNotIn(" 0 ", lost[-2])
         self.assertEqual(lost[-1], "agreement 75.00 n 4")  # NaN ranks no class
+        _, other = self.perceptron()
+        self.fails(["perceptron.onnx", "'x'", MODEL], "compare", MODEL, other, "--data", IMAGES)
         same = json.loads(self.works("compare", MODEL, MODEL, "--data", IMAGES, "--json"))
         self.assertEqual(same["agreement"], 100.0)
         self.assertEqual({t["rescaled_snr_db"] for t in same["tensors"]}, {None})
@@ -2376,6 +2429,9 @@ tuning:
     def test_help_and_version(self):
         self.assertRegex(self.works("--version"), r"^\d+\.\d+\.\d+\n$")
         self.assertIn("quantize", self.works("--help"))
+        training = " ".join(self.works("train", "--help").split())
+        for default in ("Passes over the samples (10)", "Samples of a step (32)", "Learning rate (0.001)", "sgd|adam|adamw (adamw)"):
+            self.assertIn(default, training)
         self.assertIn("observe", self.works("--help"))
         for command in ("quantize", "observe", "eval", "run", "compare", "inspect", "conformance", "targets"):
             self.assertIn("--json", self.works(command, "--help"))

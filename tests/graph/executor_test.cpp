@@ -454,6 +454,61 @@ TEST_CASE("optimize: Identity and Dropout go, names of outputs stay") {
   check_same_results(m, b.get(), inputs, true);
 }
 
+TEST_CASE("optimize: Pad gets the pads of all dimensions where they are certain") {
+  test::random_source r(438);
+  const auto pads_after = [](const model_builder& b) {
+    const graph::model m = simplified(b.get());
+    for (const graph::node& n : m.nodes) {
+      if (n.is("Pad") && (n.inputs.size() < 4 || n.inputs[3].empty())) {
+        return test::values_of<std::int64_t>(*m.initializer(n.inputs[1]));
+      }
+    }
+    return std::vector<std::int64_t>();
+  };
+  for (const element_type type : {element_type::s32, element_type::s64}) {
+    for (const bool has_value : {false, true}) {
+      model_builder b(18);
+      b.input("x", {-1, 3, 4, 5});
+      b.constant("pads", {1, 2, -1, 3});
+      b.constant("value", test::floats({}, {2.5F}));
+      b.constant("axes", type == element_type::s64
+                             ? test::make_tensor<std::int64_t>(type, {2}, {-1, 2})
+                             : test::make_tensor<std::int32_t>(type, {2}, {-1, 2}));
+      const std::string value = has_value ? "value" : "";
+      b.output(b.add("Pad", {b.add("Relu", {"x"}), "pads", value, "axes"}));
+      CHECK(pads_after(b) == std::vector<std::int64_t>{0, 0, 2, 1, 0, 0, 3, -1});
+      check_same_results(simplified(b.get()), b.get(),
+                         {{"x", random_floats(r, {2, 3, 4, 5}, -2.0F, 2.0F)}}, true);
+    }
+  }
+  // The rank of the squeezed value depends on the open dimension.
+  model_builder open(18);
+  open.input("x", {-1, 3});
+  open.constant("pads", {1, 2});
+  open.constant("axes", {0});
+  open.output(open.add("Pad", {open.add("Squeeze", {"x"}), "pads", "", "axes"}));
+  CHECK(pads_after(open).empty());
+  check_same_results(simplified(open.get()), open.get(),
+                     {{"x", random_floats(r, {1, 3}, -2.0F, 2.0F)}}, true);
+  // Axes that a run gives.
+  model_builder given(18);
+  given.input("x", {2, 3});
+  given.input("axes", {1}, element_type::s64);
+  given.constant("pads", {1, 2});
+  given.output(given.add("Pad", {"x", "pads", "", "axes"}));
+  CHECK(pads_after(given).empty());
+  // Wrong axes stay for the run to name.
+  for (const std::vector<std::int64_t>& axes :
+       std::vector<std::vector<std::int64_t>>{{1, -1}, {0, 2}, {0, -3}, {0}}) {
+    model_builder wrong(18);
+    wrong.input("x", {-1, 3});
+    wrong.constant("pads", {1, 2, 3, 4});
+    wrong.constant("axes", axes);
+    wrong.output(wrong.add("Pad", {"x", "pads", "", "axes"}));
+    CHECK(pads_after(wrong).empty());
+  }
+}
+
 TEST_CASE("optimize: activations are fused without a change of a bit") {
   test::random_source r(6);
   INFO("seed ", r.seed());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -150,6 +151,27 @@ quantization:
   CHECK(rules.names[1].settings.method == "percentile");
   REQUIRE(c.notes.size() == 1);
   CHECK(c.notes[0].find("optimization_level") != std::string::npos);
+}
+
+TEST_CASE("inc: types of single operators say whether they are quantized") {
+  const auto quantize = [](const std::string& settings) {
+    const inc::configuration c = with("quantization:\n  op_wise:\n    a: {" + settings + "}\n");
+    const graph::operator_rule& rule = c.tuning.quantizer.scope.operators.names.at(0);
+    CHECK(rule.where == "c.yaml:4");
+    return rule.settings.quantize;
+  };
+  // An int8 overrides an fp32 of optype_wise.
+  CHECK(quantize("weight: {dtype: int8}") == true);
+  CHECK(quantize("activation: {dtype: uint8}") == true);
+  CHECK(quantize("weight: {dtype: [int8, fp32]}, activation: {dtype: uint8}") == true);
+  CHECK(quantize("weight: {dtype: fp32}") == false);
+  CHECK(quantize("weight: {dtype: fp32}, activation: {dtype: uint8}") == false);
+  CHECK(quantize("activation: {dtype: fp32}, weight: {dtype: int8}") == false);
+  CHECK(quantize("weight: {bit: 3}") == std::nullopt);
+  fails({"c.yaml:2:", "first_conv_or_matmul_quantization: expected true"},
+        "quantization: {recipes: {first_conv_or_matmul_quantization: maybe}}");
+  fails({"c.yaml:2:", "last_conv_or_matmul_quantization: expected true"},
+        "quantization: {recipes: {last_conv_or_matmul_quantization: maybe}}");
 }
 
 TEST_CASE("inc: random samples") {
@@ -306,12 +328,47 @@ TEST_CASE("inc: settings that have no effect are noted") {
   CHECK(notes(same, "onnxrt_qdqops").empty());
   CHECK(with("quantization: {" + same + "}").tuning.quantizer.activations.type ==
         graph::element_type::s8);
+  noted({"quantization.calibration.dataloader.last_batch: discard"},
+        "calibration: {dataloader: {last_batch: discard, dataset: {npy: {inputs: x}}}}");
+  const std::string random = "calibration: {dataloader: {dataset: {dummy: {shape: [2], ";
+  noted({"dataset.dummy.dtype"}, random + "dtype: int8}}}}");
+  noted({"dataset.dummy.label_shape"}, random + "label_shape: [1]}}}}");
+  noted({"quantization.model_wise.activation.compute_dtype"},
+        "model_wise: {activation: {compute_dtype: int8}}");
+  const std::string kl = "{activation: {algorithm: kl}}";
+  noted({"activation.algorithm", "DynamicQuantizeLinear"}, "model_wise: " + kl,
+        "onnxrt_integerops");
+  noted({"op_wise.a.activation.algorithm", "DynamicQuantizeLinear"}, "op_wise: {a: " + kl + "}",
+        "onnxrt_integerops");
+  CHECK(notes("model_wise: {activation: {algorithm: minmax}}", "onnxrt_integerops").empty());
+  CHECK(notes("op_wise: {a: " + kl + "}", "onnxrt_qdqops").empty());
   fails({"c.yaml:2:", "op_wise has 'a' twice"},
         "quantization: {op_wise: {a: {weight: {bit: 3}}, a: {weight: {bit: 4}}}}");
   CHECK(with("tuning: {tensorboard: True, diagnosis: {}}").notes.size() == 2);
   for (const std::string& note : with("tuning: {tensorboard: True, diagnosis: {}}").notes) {
     CHECK(note.find("--report") == std::string::npos);
   }
+}
+
+TEST_CASE("inc: keys of other sections that have no effect are noted") {
+  const auto noted = [](std::initializer_list<std::string_view> words, const std::string& text) {
+    INFO(text);
+    const std::vector<std::string> all = with(text).notes;
+    REQUIRE(all.size() == 1);
+    for (const std::string_view word : words) {
+      INFO(all[0]);
+      CHECK(all[0].find(word) != std::string::npos);
+    }
+  };
+  noted({"c.yaml:2: version 2.0", "1.x"}, "version: 2.0");
+  CHECK(with("version: 1.0").notes.empty());
+  fails({"version", "'banana'"}, "version: banana");
+  const std::string lower = "tuning: {accuracy_criterion: {higher_is_better: False}}\n";
+  const std::string data = "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}";
+  noted({"c.yaml:2: tuning.accuracy_criterion.higher_is_better", "without"}, lower);
+  noted({"c.yaml:2: tuning.accuracy_criterion.higher_is_better", "multi_metrics"},
+        lower + "evaluation: {accuracy: {multi_metrics: {topk: 1, F1: {}}, " + data + "}}");
+  CHECK(with(lower + "evaluation: {accuracy: {metric: {topk: 1}, " + data + "}}").notes.empty());
 }
 
 namespace {
@@ -403,6 +460,41 @@ tuning:
   CHECK(!unused.train);
   CHECK(unused.notes.size() == 1);
 
+  // What training has no use for.
+  const auto notes = [](const std::string& quantization, const std::string& sections = "") {
+    return with(trained("optimizer: {SGD: {}}", quantization) + sections).notes;
+  };
+  const auto noted = [&](std::initializer_list<std::string_view> words,
+                         const std::vector<std::string>& all) {
+    REQUIRE(all.size() == 1);
+    for (const std::string_view word : words) {
+      INFO(all[0]);
+      CHECK(all[0].find(word) != std::string::npos);
+    }
+  };
+  CHECK(notes("recipes: {fast_bias_correction: False}, ").empty());
+  noted({"c.yaml:2: quantization.recipes.fast_bias_correction"},
+        notes("recipes: {fast_bias_correction: True}, "));
+  CHECK(notes("advance: {bias_correction: weight_empirical}, ")
+            .at(0)
+            .find("c.yaml:2: quantization.advance") == 0);
+  for (const char* list :
+       {"weight: {granularity: [per_tensor, per_channel]}",
+        "weight: {algorithm: [minmax, exact-mse]}", "activation: {algorithm: [minmax, kl]}",
+        "activation: {scheme: [asym, sym]}"}) {
+    noted({"c.yaml:2: quantization.model_wise.", "only the first"},
+          notes("model_wise: {" + std::string(list) + "}, "));
+  }
+  noted({"c.yaml:3: tuning.workspace"}, notes("", "tuning: {workspace: {path: work}}"));
+  noted({"c.yaml:3: tuning.accuracy_criterion.higher_is_better", "training"},
+        notes("", "tuning: {accuracy_criterion: {higher_is_better: True}}"));
+  noted({"c.yaml:3: evaluation.accuracy.iteration"},
+        notes("",
+              "evaluation: {accuracy: {iteration: 3, metric: {topk: 1}, dataloader: {dataset: "
+              "{npy: {inputs: X.npy, labels: Y.npy}}}}}"));
+  noted({"c.yaml:2: quantization.train.execution_mode"},
+        with(trained("optimizer: {SGD: {}}, execution_mode: eager")).notes);
+
   fails({"c.yaml:2:", "no samples with labels"},
         "quantization: {approach: qat, train: {optimizer: {SGD: {}}}}");
   fails({"no samples with labels"},
@@ -478,6 +570,15 @@ TEST_CASE("inc: what is wrong has a line and the nearest name") {
   fails({"max_trials", "at least 1"}, "tuning: {exit_policy: {max_trials: 0}}");
   fails({"random_seed"}, "tuning: {random_seed: -3}");
   fails({"objectives"}, "tuning: {multi_objectives: {objective: [performance], weight: [1, 2]}}");
+  fails({"weight", "at least 0", "-1"},
+        "tuning: {multi_objectives: {objective: accuracy, weight: -1}}");
+  fails({"c.yaml:2:", "both objective and multi_objectives"},
+        "tuning: {objective: accuracy, multi_objectives: {objective: performance}}");
+  fails({"c.yaml:2:", "both objective and multi_objectives"},
+        "tuning: {multi_objectives: {objective: performance}, objective: accuracy}");
+  fails({"c.yaml:3:", "second YAML document"}, "tuning: {}\n---\nmodel: {name: b}\n");
+  fails({"c.yaml:4:", "merge keys"},
+        "quantization:\n  op_wise:\n    a: {<<: {weight: {bit: 3}}}\n");
   fails({"BLEU", "Python"}, "evaluation: {accuracy: {metric: {BLEU: {}}}}");
   fails({"several", "multi_metrics"}, "evaluation: {accuracy: {metric: {topk: 1, F1: {}}}}");
   fails({"no dataloader"}, "evaluation: {accuracy: {metric: {topk: 1}}}");

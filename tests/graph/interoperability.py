@@ -536,6 +536,7 @@ def operators(tool, table, options):
         table.fail(f"{labels[entry['folder']]}: {entry['result']}: {entry['reason']}")
     control_flow(tool, table)
     upsampling(tool, table)
+    padding(tool, table)
 
 
 def control_flow_model():
@@ -620,6 +621,24 @@ def upsampling(tool, table):
         if len(inputs) < 8 or set(inputs) != {"DequantizeLinear"}:  # bias correction may add one
             table.fail(f"upsampling {granularity}: the inputs of ConvTranspose are made by {inputs}")
         table.compare_float(f"upsampling {granularity}, float", tool.run(path, {"x": samples}), exact, 0.05)
+
+
+def padding(tool, table):
+    """A Pad that lists its dimensions, between quantized convolutions. With its default options, ONNX Runtime moves a
+    Transpose through it as if it had pads for all dimensions, and fails while it loads the model."""
+    helper, node, random = onnx.helper, onnx.helper.make_node, np.random.default_rng(249)
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    constants = {"w0": random.normal(size=(8, 3, 3, 3)) / 5, "w1": random.normal(size=(4, 8, 3, 3)) / 8}
+    constants = {k: v.astype(np.float32) for k, v in constants.items()}
+    constants.update(pads=np.array([1, 2, 0, 1], np.int64), axes=np.array([-1, 2], np.int64))
+    nodes = [node("Conv", ["x", "w0"], ["a"]), node("Relu", ["a"], ["b"]), node("Pad", ["b", "pads", "", "axes"], ["c"]),
+             node("Conv", ["c", "w1"], ["y"])]
+    graph = helper.make_graph(nodes, "padding", [value("x", ["N", 3, 8, 8])], [value("y", ["N", 4, 7, 5])],
+                              [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    model = tool.folder / "padding.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), str(model))
+    samples = smooth_images(250, 16, 3, 8, 8, -1.0, 1.0)
+    check_model(tool, table, "padding", model, samples, samples)
 
 
 def conformance(tool, table, options):

@@ -1262,6 +1262,30 @@ TEST_CASE("nncf::quantize: ignored scope, and what it refuses") {
             .quantizers.empty());
 }
 
+TEST_CASE("nncf::quantize_with_accuracy_control: metrics and goals that nothing can meet") {
+  test::random_source r(220);
+  INFO("seed ", r.seed());
+  const graph::model m = small_network(r);
+  const nncf::dataset samples(samples_of(r, {1, 3, 8, 8}, 2));
+  const nncf::validation_function one = [](const graph::model&, const graph::calibration_source&) {
+    return 1.0;
+  };
+  const auto fails = [&](std::initializer_list<std::string_view> words,
+                         const nncf::validation_function& validate,
+                         const graph::accuracy_goal& goal) {
+    check_graph_error(error_kind::invalid_argument, words, [&] {
+      static_cast<void>(
+          nncf::quantize_with_accuracy_control(m, samples, samples, validate, {}, {.goal = goal}));
+    });
+  };
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  fails({"without a metric"}, {}, {});
+  fails({"drop of nan"}, one, {.max_drop = nan});
+  fails({"drop of 2", "relative"}, one, {.max_drop = 2.0, .drop = graph::drop_type::relative});
+  fails({"metric of the float model", "NaN"},
+        [&](const graph::model&, const graph::calibration_source&) { return nan; }, {});
+}
+
 TEST_CASE("nncf::tune_hyperparams: one parameter after the other, on the samples that lose most") {
   test::random_source r(219);
   INFO("seed ", r.seed());

@@ -143,6 +143,10 @@ TEST_CASE("operator rules: who they speak of") {
   no({"rule for names 'body'", "matches no node"}, {.types = {}, .names = {{"body", {}}}});
   no({"rule for types 'Gelu'", "matches no node"}, {.types = {{"Gelu", {}}}, .names = {}});
   no({"rule for types '(Conv'", "regular expression"}, {.types = {{"(Conv", {}}}, .names = {}});
+  no({"rules.yaml:3: rule for names 'body'", "matches no node"},
+     {.types = {}, .names = {{"body", {}, "rules.yaml:3"}}});
+  no({"rules.yaml:4: rule for types '(Conv'", "regular expression"},
+     {.types = {{"(Conv", {}, "rules.yaml:4"}}, .names = {}});
   operator_rules lenient;
   lenient.names = {{"nobody", {}}};
   lenient.validate = false;
@@ -176,6 +180,83 @@ TEST_CASE("operator rules: patterns and names of any length") {
     check_graph_error(error_kind::invalid_argument,
                       {std::to_string(2 * depth + 1) + " characters", "'((((((", "...'"},
                       [&] { static_cast<void>(matches(nested(depth))); });
+  }
+}
+
+TEST_CASE(
+    "operator rules: a merged node counts no more than its rule, whatever names tensors have") {
+  // A Conv with its normalization, or a MatMul with its bias; the names of the results say which
+  // of both comes first in the alphabet.
+  const auto made = [](bool is_convolution, const std::string& first, const std::string& second) {
+    test::random_source r(607);
+    model_builder b;
+    b.input("x", is_convolution ? graph::shape{1, 3, 4, 4} : graph::shape{2, 3});
+    b.constant("w", random_floats(r, is_convolution ? graph::shape{4, 3, 1, 1} : graph::shape{3, 4},
+                                  -1, 1));
+    for (const char* constant : {"scale", "shift", "mean"}) {
+      b.constant(constant, random_floats(r, {4}, -1, 1));
+    }
+    b.constant("variance", random_floats(r, {4}, 0.5F, 2));
+    graph::model m = b.get();
+    const auto add = [&](const char* type, const char* name, std::vector<std::string> inputs,
+                         const std::string& output) {
+      graph::node n;
+      n.op_type = type;
+      n.name = name;
+      n.inputs = std::move(inputs);
+      n.outputs = {output};
+      m.nodes.push_back(std::move(n));
+    };
+    add(is_convolution ? "Conv" : "MatMul", "layer", {"x", "w"}, first);
+    if (is_convolution) {
+      add("BatchNormalization", "merged", {first, "scale", "shift", "mean", "variance"}, second);
+    } else {
+      add("Add", "merged", {first, "shift"}, second);
+    }
+    m.outputs.push_back(m.inputs[0]);
+    m.outputs[0].name = second;
+    return m;
+  };
+  using rules = std::vector<graph::operator_rule>;
+  const auto settings_of = [&](const graph::quantization_scope& scope) {
+    std::vector<operator_settings> all;
+    for (const bool is_convolution : {true, false}) {
+      for (const bool is_sorted : {true, false}) {
+        const graph::quantization_plan plan(
+            made(is_convolution, is_sorted ? "a" : "b", is_sorted ? "b" : "a"), scope);
+        REQUIRE(plan.float_model().nodes.size() == 1);
+        all.push_back(plan.settings(0));
+        CHECK(plan.ignores(0) == !all.back().quantize.value_or(true));
+        CHECK(plan.quantizes(0) == all.back().quantize.value_or(true));
+      }
+    }
+    return all;
+  };
+  const auto have_bits = [&](std::size_t bits, const rules& types, const rules& names) {
+    for (const operator_settings& s :
+         settings_of({.ignored = {}, .operators = {.types = types, .names = names}})) {
+      CHECK(s.weight_bits == bits);
+    }
+  };
+  // Names precede types, later rules precede earlier ones, for all nodes that have become one.
+  have_bits(7, {{".*", {.weight_bits = 3}}}, {{"layer", {.weight_bits = 7}}});
+  have_bits(7, {{"BatchNormalization|Add", {.weight_bits = 3}}}, {{"layer", {.weight_bits = 7}}});
+  have_bits(7, {}, {{"layer|merged", {.weight_bits = 3}}, {"layer", {.weight_bits = 7}}});
+  have_bits(3, {}, {{"layer", {.weight_bits = 7}}, {"merged", {.weight_bits = 3}}});
+  have_bits(3, {{"Conv|MatMul", {.weight_bits = 7}}}, {{"merged", {.weight_bits = 3}}});
+  const auto quantize = [&](bool expected, const graph::quantization_scope& scope) {
+    for (const operator_settings& s : settings_of(scope)) {
+      CHECK(s.quantize == expected);
+    }
+  };
+  quantize(true, {.ignored = {},
+                  .operators = {.types = {{".*", {.quantize = false}}},
+                                .names = {{"layer", {.quantize = true}}}}});
+  // What is ignored precedes all rules.
+  for (const char* ignored : {"layer", "merged"}) {
+    quantize(false, {.ignored = {.names = {ignored}},
+                     .operators = {.types = {{".*", {.quantize = true}}},
+                                   .names = {{".*", {.quantize = true}}}}});
   }
 }
 

@@ -839,6 +839,24 @@ TEST_CASE("static: weights of 7 bits, and of least squared error") {
   }
 }
 
+TEST_CASE("static: weights that are not finite are named, not the sample that meets them") {
+  for (const float wrong :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    model_builder b;
+    b.input("x", {2, 2});
+    b.constant("w", test::floats({2, 2}, {1.0F, 2.0F, wrong, 3.0F}));
+    b.output(b.add("Relu", {b.add("MatMul", {"x", "w"})}));
+    check_graph_error(error_kind::invalid_argument, {"MatMul_0", "weights 'w'"},
+                      [&] { static_cast<void>(graph::quantization_plan(b.get())); });
+    // A bias of -infinity is no weight: it switches an output off.
+    b.get().initializers["w"] = test::floats({2, 2}, {1.0F, 2.0F, 0.5F, 3.0F});
+    graph::node& relu = b.get().nodes.back();
+    relu.op_type = "Add";
+    relu.inputs.push_back(b.constant("b", test::floats({2}, {0.0F, wrong})));
+    CHECK(graph::quantization_plan(b.get()).layers().size() == 1);
+  }
+}
+
 TEST_CASE("static: transposed convolutions, by plain loops") {
   for (const std::size_t groups : {std::size_t{1}, std::size_t{2}}) {
     for (const bool per_channel : {true, false}) {

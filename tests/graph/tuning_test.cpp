@@ -462,7 +462,8 @@ TEST_CASE("tuning: metrics that are no numbers") {
           t.m, t.source(),
           [&](const graph::model& q) {
             const double value = exact(q);
-            return always || t.calls == 2 ? nan : value;  // the first quantized model, or all
+            // The first quantized model, or all of them; the float model comes before them.
+            return t.calls == 2 || (always && t.calls > 2) ? nan : value;
           },
           o);
       CHECK(r.trials.size() >= 5);
@@ -494,6 +495,66 @@ TEST_CASE("tuning: an earlier search had another goal and no objectives") {
     CHECK(trial.objective > 0.0);
     CHECK(trial.objective >= resumed.best_trial.objective);
   }
+}
+
+TEST_CASE("tuning: with a timeout, the best model by the objectives is the result") {
+  // The first setting meets the goal; those with one scale for a layer have smaller models.
+  for (const tuning_strategy strategy : all_strategies) {
+    INFO(std::string(graph::name(strategy)));
+    task t(1018);
+    graph::tuning_options o = goal_of(strategy, 0.5);
+    o.timeout = 1000.0;
+    o.max_trials = 20;
+    o.objectives = {{graph::tuning_objective::model_size, 1.0}};
+    o.space.methods = {"minmax"};
+    const graph::tuning_result r = graph::tune(t.m, t.source(), t.metric(), o);
+    check_trials(r, o);
+    CHECK(r.goal_met);
+    for (const graph::tuning_trial& trial : r.trials) {
+      CHECK((!trial.meets_goal || trial.objective >= r.best_trial.objective));
+    }
+    if (strategy == tuning_strategy::mse_v2) {
+      // Nothing has to stay in float, so nothing is tried.
+      CHECK(r.end == graph::tuning_end::exhausted);
+      CHECK(r.trials.size() == o.space.size());
+    }
+  }
+}
+
+TEST_CASE("tuning: conservative keeps a model that the objectives prefer") {
+  // The metric drops with each trial, and the goal allows all of them.
+  task t(1019);
+  graph::tuning_options o = goal_of(tuning_strategy::conservative, 0.5);
+  o.timeout = 1000.0;
+  o.objectives = {{graph::tuning_objective::metric, 1.0}};
+  double metric = 0.1;
+  const graph::tuning_result r = graph::tune(
+      t.m, t.source(), [&](const graph::model&) { return metric -= 0.1; }, o);
+  check_trials(r, o);
+  REQUIRE(r.trials.size() == 2);
+  CHECK(r.trials[1].meets_goal);
+  CHECK(r.trials[1].metric < r.trials[0].metric);
+  CHECK(r.best_trial.setting == r.trials[0].setting);
+}
+
+TEST_CASE("tuning: the last trial of a strategy meets the goal") {
+  task t(1020);
+  graph::tuning_options o = goal_of(tuning_strategy::exhaustive, 0.5);
+  // Without nodes that may stay in float, the settings of the space are all there is.
+  o.quantizer.scope.operators.types = {{".*", {.quantize = false}}};
+  o.space.methods = {"minmax"};
+  std::size_t calls = 0;
+  const std::size_t last = o.space.size() + 1;  // after the float model
+  const graph::tuning_result r = graph::tune(
+      t.m, t.source(),
+      [&](const graph::model&) {
+        ++calls;
+        return calls == 1 || calls == last ? 0.0 : -1.0;
+      },
+      o);
+  CHECK(r.trials.size() == o.space.size());
+  CHECK(r.goal_met);
+  CHECK(r.end == graph::tuning_end::goal);
 }
 
 TEST_CASE("tuning: the last mark of a best trial is the result") {
@@ -608,6 +669,13 @@ TEST_CASE("tuning: errors") {
   o = {};
   o.goal.max_drop = 1.0;
   fails({"drop of 1"}, o);
+  o.goal.max_drop = std::numeric_limits<double>::quiet_NaN();
+  fails({"drop of nan"}, o);
+  check_graph_error(error_kind::invalid_argument, {"metric of the float model", "NaN"}, [&] {
+    static_cast<void>(graph::tune(t.m, t.source(), [](const graph::model&) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }));
+  });
   o = {};
   o.space.methods = {"minmax", "nothing"};
   fails({"nothing"}, o);

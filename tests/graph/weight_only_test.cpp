@@ -597,6 +597,16 @@ TEST_CASE("weight only: hqq lowers its norm of the errors; real zero points") {
   CHECK(integer <= rtn * (1.0 + 1e-6));
   CHECK(real < rtn);
   CHECK(q.initializers.at(q.nodes[0].inputs.at(3)).type() == element_type::f32);
+  // A rule for 8 bits: integers, with which there is nothing to gain.
+  const auto of_8_bits = [&](weight_only_algorithm algorithm) {
+    weight_only_options o = options;
+    o.algorithm = algorithm;
+    graph::operator_settings eight;
+    eight.weight_bits = 8;
+    o.scope.operators.types.push_back({.pattern = "MatMul", .settings = eight});
+    return graph::to_onnx(graph::quantize_weights_only(m, o));
+  };
+  CHECK(of_8_bits(weight_only_algorithm::hqq) == of_8_bits(weight_only_algorithm::rtn));
   graph::model expected = m;
   expected.initializers["w"] = weights_of(q).dequantized();
   const tensors inputs{{"x", test::random_floats(r, {3, 64}, -1.0F, 1.0F)}};

@@ -268,6 +268,9 @@ class job_maker {
               ", which is for " + option("approach", "weight-only"));
     refuse_if(weight_only && s_.bits != 0 && s_.bits != 4 && s_.bits != 8, approach, {"bits"},
               " " + std::to_string(s_.bits) + ", but 4 and 8");
+    refuse_if(weight_only && s_.weight_algorithm == "hqq" && s_.bits == 8,
+              option("weight-algorithm", "hqq"), {"bits"},
+              " 8, whose zero points are integers: with these, it is rtn");
     refuse_if(s_.format == "qoperator", option("format", "qoperator"), {"activation-bits"},
               ": its operators saturate at the ends of their types");
     refuse_if(s_.approach != "dynamic", approach, {"weights"});

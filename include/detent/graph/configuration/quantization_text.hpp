@@ -51,11 +51,10 @@ class quantization_text_reader : public inc::yaml_values {
 
   quantization_text run(const std::string& text) {
     try {
-      const YAML::Node root = YAML::Load(text);
+      const YAML::Node root = document(text);
       if (!root.IsNull()) {
-        entries(root, "the file", [this](const YAML::Node& key, const YAML::Node& value) {
-          top_level(key.Scalar(), value);
-        });
+        entries(root, "the file",
+                [this](const YAML::Node& key, const YAML::Node& value) { top_level(key, value); });
       }
     } catch (const YAML::DeepRecursion& e) {  // whose text is "bad file"
       raise(error_kind::invalid_argument,
@@ -67,7 +66,8 @@ class quantization_text_reader : public inc::yaml_values {
   }
 
  private:
-  void top_level(const std::string& key, const YAML::Node& value) {
+  void top_level(const YAML::Node& name, const YAML::Node& value) {
+    const std::string key = name.Scalar();
     if (key == "ignored") {
       read_ignored(value);
     } else if (key == "operators") {
@@ -75,9 +75,19 @@ class quantization_text_reader : public inc::yaml_values {
               {{"types", [this](const auto& v) { read_rules(v, config_.scope.operators.types); }},
                {"names", [this](const auto& v) { read_rules(v, config_.scope.operators.names); }}});
     } else if (key == "tensors") {
-      entries(value, key, [this](const YAML::Node& name, const YAML::Node& v) {
-        config_.activations[name.Scalar()] = read_override(v, name.Scalar());
-      });
+      if (!value.IsNull()) {
+        entries(value, key, [this](const YAML::Node& tensor, const YAML::Node& v) {
+          config_.activations[tensor.Scalar()] = read_override(v, tensor.Scalar());
+        });
+      }
+    } else if (value.IsNull()) {
+      refuse(name, key + " has no value");  // whose own place may be on another line
+    } else if (value.IsMap()) {
+      refuse(name, "'" + key +
+                       "' takes a single value or is unknown; the sections here are ignored, "
+                       "operators and tensors. (A file of Neural Compressor 1.x has a section "
+                       "model, quantization, evaluation or tuning; what versions from 2.0 on "
+                       "take, such as op_type_dict, is not read.)");
     } else {
       config_.options.push_back({key, several(value, key), where(value.Mark())});
     }
@@ -114,7 +124,8 @@ class quantization_text_reader : public inc::yaml_values {
 
   void read_rules(const YAML::Node& map, std::vector<operator_rule>& rules) const {
     entries(map, "a list of rules", [&](const YAML::Node& pattern, const YAML::Node& settings) {
-      rules.push_back({pattern.Scalar(), read_settings(settings, pattern.Scalar())});
+      rules.push_back(
+          {pattern.Scalar(), read_settings(settings, pattern.Scalar()), where(pattern.Mark())});
     });
   }
 

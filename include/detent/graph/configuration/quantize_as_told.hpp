@@ -82,6 +82,8 @@ namespace detail {
   weight_only_options options{.bits = job.bits == 0 ? 4 : job.bits,
                               .block_size = job.block_size,
                               .algorithm = job.weight_algorithm};
+  // As published. With integer zero points and the scale of the range, no code would change.
+  options.hqq.real_zero_points = true;
   options.scales = job.weights.scale;
   options.executor = runner;
   options.scope = job.scope;

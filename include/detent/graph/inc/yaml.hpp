@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,10 +44,10 @@ class yaml_reader : public training_reader {
 
   void run(const std::string& text) {
     try {
-      const YAML::Node root = YAML::Load(text);
+      const YAML::Node root = document(text);
       section(root, "the file",
               {{"model", [this](const auto& v) { read_model(v); }},
-               {"version", ignored("")},
+               {"version", [this](const auto& v) { read_version(v); }},
                {"device",
                 [this](const auto& v) {
                   one_of<int>(v, "device", {{"cpu", 0}});
@@ -73,6 +74,14 @@ class yaml_reader : public training_reader {
   }
 
  private:
+  void read_version(const YAML::Node& v) {
+    const double version = number(v, "version");
+    if (!(version >= 1.0 && version < 2.0)) {
+      note(v, "version " + text(v, "version") +
+                  " has no effect: the file is read as one of version 1.x");
+    }
+  }
+
   // ------------------------------------------------------------------------------------ model
 
   void read_model(const YAML::Node& map) {
@@ -113,32 +122,41 @@ class yaml_reader : public training_reader {
   // ----------------------------------------------------------------------------- quantization
 
   void read_quantization(const YAML::Node& map) {
-    section(map, "quantization",
-            {{"approach", [this](const auto& v) { read_approach(v); }},
-             {"train",
-              [this](const auto& v) {
-                c_.train = read_train(v);
-                train_at_ = v;
-              }},
-             {"advance",
-              [this](const auto& v) {
-                section(v, "quantization.advance",
-                        {{"bias_correction", [this](const auto& b) {
-                            one_of<int>(b, "bias_correction", {{"weight_empirical", 0}});
-                            corrections_ = {bias_correction::fast};
-                          }}});
-              }},
-             {"calibration", [this](const auto& v) { read_calibration(v); }},
-             {"recipes", [this](const auto& v) { read_recipes(v); }},
-             {"optimization_level",
-              [this](const auto& v) { read_level(v, "quantization.optimization_level"); }},
-             {"model_wise", [this](const auto& v) { read_model_wise(v); }},
-             {"optype_wise",
-              [this](const auto& v) { read_rules(v, "optype_wise", scope().operators.types); }},
-             {"op_wise",
-              [this](const auto& v) { read_rules(v, "op_wise", scope().operators.names); }}});
+    section(
+        map, "quantization",
+        {{"approach", [this](const auto& v) { read_approach(v); }},
+         {"train",
+          [this](const auto& v) {
+            c_.train = read_train(v);
+            train_at_ = v;
+          }},
+         {"advance",
+          [this](const auto& v) {
+            section(v, "quantization.advance",
+                    {{"bias_correction", [this](const auto& b) {
+                        one_of<int>(b, "bias_correction", {{"weight_empirical", 0}});
+                        corrections_ = {bias_correction::fast};
+                      }}});
+          }},
+         {"calibration", [this](const auto& v) { read_calibration(v); }},
+         {"recipes", [this](const auto& v) { read_recipes(v); }},
+         {"optimization_level",
+          [this](const auto& v) { read_level(v, "quantization.optimization_level"); }},
+         {"model_wise", [this](const auto& v) { read_model_wise(v); }},
+         {"optype_wise",
+          [this](const auto& v) { read_rules(v, "optype_wise", scope().operators.types); }},
+         {"op_wise", [this](const auto& v) { read_rules(v, "op_wise", scope().operators.names); }},
+         {"op_type_dict", of_later_version("op_type_dict", "optype_wise")},
+         {"op_name_dict", of_later_version("op_name_dict", "op_wise")}});
   }
 
+  /// Refuses a key of Neural Compressor 2.x, which has no such files.
+  [[nodiscard]] reader of_later_version(const std::string& key, const std::string& instead) const {
+    return not_here(key +
+                    " is of Neural Compressor 2.x, and files have the form of version 1.x; "
+                    "write " +
+                    instead);
+  }
   [[nodiscard]] quantization_scope& scope() { return c_.tuning.quantizer.scope; }
 
   void read_approach(const YAML::Node& v) {
@@ -182,9 +200,13 @@ class yaml_reader : public training_reader {
             {{"scale_propagation_max_pooling", always("scale_propagation_max_pooling")},
              {"scale_propagation_concat", always("scale_propagation_concat")},
              {"first_conv_or_matmul_quantization",
-              [this](const auto& v) { scope().ignored.first_layer = !boolean(v, "first_conv"); }},
+              [this](const auto& v) {
+                scope().ignored.first_layer = !boolean(v, "first_conv_or_matmul_quantization");
+              }},
              {"last_conv_or_matmul_quantization",
-              [this](const auto& v) { scope().ignored.last_layer = !boolean(v, "last_conv"); }},
+              [this](const auto& v) {
+                scope().ignored.last_layer = !boolean(v, "last_conv_or_matmul_quantization");
+              }},
              {"pre_post_process_quantization", ignored("pre_post_process_quantization has no "
                                                        "effect")},
              {"fast_bias_correction",
@@ -243,7 +265,8 @@ class yaml_reader : public training_reader {
                   note(v, what + ".dtype: bf16 and fp16 have no effect");
                 }
               }},
-             {"compute_dtype", ignored("")},
+             {"compute_dtype",
+              ignored(what + ".compute_dtype has no effect: dtype says what is computed with")},
              {"algorithm",
               [&](const auto& v) {
                 if (is_weight) {
@@ -303,6 +326,7 @@ class yaml_reader : public training_reader {
     entries(map, "quantization." + what, [&](const YAML::Node& key, const YAML::Node& value) {
       operator_rule rule;
       rule.pattern = key.Scalar();
+      rule.where = where(key.Mark());
       const std::string place = "quantization." + what + "." + rule.pattern;
       section(value, place,
               {{"weight",
@@ -315,7 +339,7 @@ class yaml_reader : public training_reader {
                   if (!s.algorithms.empty()) {
                     rule.settings.weight_scales = scale_of(s.algorithms[0]);
                   }
-                  leave_float(s, rule);
+                  quantize_by_type(s, rule);
                   single_.push_back({v, place + ".weight", s, true});
                 }},
                {"activation", [&](const auto& v) {
@@ -323,7 +347,7 @@ class yaml_reader : public training_reader {
                   if (!s.algorithms.empty()) {
                     rule.settings.method = s.algorithms[0];
                   }
-                  leave_float(s, rule);
+                  quantize_by_type(s, rule);
                   single_.push_back({v, place + ".activation", s, false});
                 }}});
       rules.push_back(std::move(rule));
@@ -336,6 +360,23 @@ class yaml_reader : public training_reader {
     tensor_settings settings;
     bool is_weight;
   };
+  /// Notes that of a list of `size` values only the first one counts, if there are more.
+  void note_first_only(const YAML::Node& at, const std::string& key, std::size_t size,
+                       const char* why) {
+    if (size > 1) {
+      note(at, key + ": only the first entry has an effect: " + why);
+    }
+  }
+  /// Notes that dynamic quantization has no methods for ranges, if some are given.
+  void note_algorithms(const YAML::Node& at, const std::string& place, const tensor_settings& s) {
+    if (c_.tuning.quantizer.is_dynamic &&
+        std::any_of(s.algorithms.begin(), s.algorithms.end(),
+                    [](const std::string& algorithm) { return algorithm != "minmax"; })) {
+      note(at, place +
+                   ".algorithm has no effect: DynamicQuantizeLinear takes the range of each "
+                   "run");
+    }
+  }
   /// Notes what of the settings of single operators has no effect: all but the first of a list, and
   /// types and schemes that differ from those of the whole model. To be called after complete() has
   /// set these.
@@ -344,16 +385,16 @@ class yaml_reader : public training_reader {
     for (const single_settings& one : single_) {
       const tensor_settings& s = one.settings;
       const auto first_only = [&](const char* key, std::size_t size) {
-        if (size > 1) {
-          note(one.at, one.place + "." + key +
-                           ": only the first entry has an effect: settings of single operators "
-                           "are not varied");
-        }
+        note_first_only(one.at, one.place + "." + key, size,
+                        "settings of single operators are not varied");
       };
       first_only("granularity", s.per_channel.size());
       first_only("algorithm", s.algorithms.size());
       first_only("dtype", s.types.size());
       first_only("scheme", s.symmetric.size());
+      if (!one.is_weight) {
+        note_algorithms(one.at, one.place, s);
+      }
       const element_type weight_type = q.is_dynamic ? q.weight_type : element_type::s8;
       const std::string type = name(one.is_weight ? weight_type : q.activations.type);
       if (!s.types.empty() && s.types[0] != "fp32" && s.types[0] != type) {
@@ -368,9 +409,11 @@ class yaml_reader : public training_reader {
       }
     }
   }
-  static void leave_float(const tensor_settings& s, operator_rule& rule) {
-    if (!s.types.empty() && s.types[0] == "fp32") {
-      rule.settings.quantize = false;
+  /// An operator is left in float if its weights or its activations are to be fp32. It is
+  /// quantized, also where a rule of less precedence leaves it in float, if another type is given.
+  static void quantize_by_type(const tensor_settings& s, operator_rule& rule) {
+    if (!s.types.empty()) {
+      rule.settings.quantize = rule.settings.quantize.value_or(true) && s.types[0] != "fp32";
     }
   }
   [[nodiscard]] static weight_scale scale_of(const std::string& algorithm) {
@@ -407,10 +450,12 @@ class yaml_reader : public training_reader {
                      {"absolute", goal(drop_type::absolute)},
                      {"higher_is_better", [this](const auto& h) {
                         higher_is_better_ = boolean(h, "higher_is_better");
+                        higher_is_better_at_ = h;
                       }}});
           }},
          {"objective",
           [this](const auto& v) {
+            require_one_objective(v);
             c_.tuning.objectives = {{objective(v, "tuning.objective"), 1.0}};
           }},
          {"multi_objectives", [this](const auto& v) { read_objectives(v); }},
@@ -481,7 +526,15 @@ class yaml_reader : public training_reader {
                                      {"footprint", tuning_objective::footprint}});
   }
 
+  void require_one_objective(const YAML::Node& at) {
+    if (has_objective_) {
+      refuse(at, "tuning has both objective and multi_objectives");
+    }
+    has_objective_ = true;
+  }
+
   void read_objectives(const YAML::Node& map) {
+    require_one_objective(map);
     std::vector<weighted_objective> all;
     std::vector<double> weights;
     section(map, "tuning.multi_objectives",
@@ -495,6 +548,10 @@ class yaml_reader : public training_reader {
               [&](const auto& v) {
                 for (const YAML::Node& one : list(v, "weight")) {
                   weights.push_back(number(one, "weight"));
+                  if (weights.back() < 0.0) {
+                    refuse(one, "multi_objectives.weight: expected numbers of at least 0, not " +
+                                    text(one, "weight"));
+                  }
                 }
               }},
              {"higher_is_better",
@@ -540,6 +597,7 @@ class yaml_reader : public training_reader {
     t.space.methods = is_dynamic ? std::vector<std::string>{"minmax"}
                                  : some(activation_.algorithms,
                                         std::vector<std::string>{"percentile", "minmax", "kl"});
+    note_algorithms(activation_at_, "activation", activation_);
     t.space.symmetric_activations = {false};
     if (!activation_.symmetric.empty() && !is_dynamic) {
       t.space.symmetric_activations = activation_.symmetric;
@@ -597,6 +655,13 @@ class yaml_reader : public training_reader {
       note(root["model"],
            "model.outputs: metrics are computed from the first one, '" + c_.outputs[0] + "'");
     }
+    if (higher_is_better_ && (c_.metrics.size() != 1 || is_training_)) {
+      note(higher_is_better_at_,
+           std::string("tuning.accuracy_criterion.higher_is_better has no effect ") +
+               (is_training_         ? "on training"
+                : c_.metrics.empty() ? "without evaluation.accuracy.metric"
+                                     : "beside multi_metrics, which have their own"));
+    }
     if (c_.metrics.size() == 1) {
       t.goal.higher_is_better = higher_is_better_.value_or(c_.metrics[0].is_higher_better());
       c_.metrics[0].higher_is_better = t.goal.higher_is_better;
@@ -651,10 +716,37 @@ class yaml_reader : public training_reader {
       note(root["evaluation"]["accuracy"],
            "evaluation.accuracy: epochs of training are measured by top-1 and the loss");
     }
-    for (const char* key : {"strategy", "objective", "multi_objectives", "exit_policy"}) {
-      if (root["tuning"].IsDefined() && root["tuning"].IsMap() && root["tuning"][key].IsDefined()) {
-        note(root["tuning"][key],
-             std::string("tuning.") + key + " has no effect: training makes no trials");
+    const YAML::Node quantization = root["quantization"];
+    note_keys(quantization, "quantization", {"advance"}, "biases are trained");
+    if (corrections_ == std::vector<bias_correction>{bias_correction::fast}) {
+      note_keys(child(quantization, "recipes"), "quantization.recipes", {"fast_bias_correction"},
+                "biases are trained");
+    }
+    note_keys(child(root["evaluation"], "accuracy"), "evaluation.accuracy", {"iteration"},
+              "epochs are measured by all samples");
+    note_keys(root["tuning"], "tuning",
+              {"strategy", "objective", "multi_objectives", "exit_policy", "workspace"},
+              "training makes no trials");
+    const auto first_only = [this](const YAML::Node& at, const std::string& key, std::size_t size) {
+      note_first_only(at, "quantization.model_wise." + key, size, "training varies no settings");
+    };
+    first_only(weight_at_, "weight.granularity", weight_.per_channel.size());
+    first_only(weight_at_, "weight.algorithm", weight_.algorithms.size());
+    first_only(activation_at_, "activation.algorithm", activation_.algorithms.size());
+    first_only(activation_at_, "activation.scheme", activation_.symmetric.size());
+  }
+
+  /// The value of a key; undefined if there is none.
+  [[nodiscard]] static YAML::Node child(const YAML::Node& map, const char* key) {
+    return map.IsDefined() && map.IsMap() ? map[key] : YAML::Node(YAML::NodeType::Undefined);
+  }
+  /// Notes the keys of a section, if the file has them, that have no effect on training.
+  void note_keys(const YAML::Node& map, const std::string& what,
+                 std::initializer_list<const char*> unused, const std::string& why) {
+    for (const char* key : unused) {
+      const YAML::Node value = child(map, key);
+      if (value.IsDefined() && !value.IsNull()) {
+        note(value, what + "." + key + " has no effect: " + why);
       }
     }
   }
@@ -672,13 +764,16 @@ class yaml_reader : public training_reader {
   YAML::Node activation_at_;
   std::vector<bias_correction> corrections_;
   std::optional<bool> higher_is_better_;
+  YAML::Node higher_is_better_at_;
+  bool has_objective_ = false;
 };
 
 }  // namespace detail
 
 /// Reads a configuration file from its text. `name` stands for the file in messages. Throws
 /// invalid_argument, with name:line, for text that is not YAML, for unknown keys and values (naming
-/// the nearest one that is known), for values of another form, and for what needs Python.
+/// the nearest one that is known), for values of another form, for a second YAML document, and for
+/// what needs Python.
 [[nodiscard]] inline configuration parse_yaml(const std::string& text, const std::string& name) {
   configuration c;
   detail::yaml_reader(c, name).run(text);

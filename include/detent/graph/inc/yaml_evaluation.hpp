@@ -32,20 +32,26 @@ class evaluation_reader : public yaml_values {
   [[nodiscard]] dataset read_dataloader(const YAML::Node& map, const std::string& what) {
     std::optional<dataset> d;
     std::size_t batch_size = 1;
-    section(map, what,
-            {{"dataset", [&](const auto& v) { d = read_dataset(v, what + ".dataset"); }},
-             {"batch_size", [&](const auto& v) { batch_size = count(v, what + ".batch_size", 1); }},
-             {"last_batch", ignored("")},
-             {"filter", not_here(what + ".filter: choose the samples when the file is written")},
-             {"transform",
-              not_here(what + ".transform: transform the samples when the file is written")},
-             {"shuffle",
-              [&](const auto& v) {
-                if (boolean(v, what + ".shuffle")) {
-                  note(v, what + ".shuffle has no effect: results do not depend on the order");
-                }
-              }},
-             {"distributed", ignored(what + ".distributed has no effect")}});
+    section(
+        map, what,
+        {{"dataset", [&](const auto& v) { d = read_dataset(v, what + ".dataset"); }},
+         {"batch_size", [&](const auto& v) { batch_size = count(v, what + ".batch_size", 1); }},
+         {"last_batch",
+          [&](const auto& v) {
+            if (one_of<bool>(v, what + ".last_batch", {{"rollover", false}, {"discard", true}})) {
+              note(v, what + ".last_batch: discard has no effect: all samples count");
+            }
+          }},
+         {"filter", not_here(what + ".filter: choose the samples when the file is written")},
+         {"transform",
+          not_here(what + ".transform: transform the samples when the file is written")},
+         {"shuffle",
+          [&](const auto& v) {
+            if (boolean(v, what + ".shuffle")) {
+              note(v, what + ".shuffle has no effect: results do not depend on the order");
+            }
+          }},
+         {"distributed", ignored(what + ".distributed has no effect")}});
     if (!d) {
       refuse(map, what + " has no dataset; write dataset: {npy: {inputs: X.npy}}");
     }
@@ -122,9 +128,11 @@ class evaluation_reader : public yaml_values {
               }},
              {"low", [&](const auto& v) { d.dummy_low = float_number(v, what + ".low"); }},
              {"high", [&](const auto& v) { d.dummy_high = float_number(v, what + ".high"); }},
-             {"dtype", ignored("")},
+             {"dtype", ignored(what + ".dtype has no effect: random samples have the types of the "
+                                      "model's inputs")},
              {"label", ignored(what + ".label has no effect: random samples have no labels")},
-             {"label_shape", ignored("")}});
+             {"label_shape",
+              ignored(what + ".label_shape has no effect: random samples have no labels")}});
     if (d.dummy_shapes.empty()) {
       refuse(map, what + " has no " + (with_samples ? "shape" : "input_shape"));
     }

@@ -51,7 +51,7 @@ class training_reader : public evaluation_reader {
           }},
          {"criterion", [&](const auto& v) { read_criterion(v, o.loss); }},
          {"frequency", ignored(what + ".frequency has no effect")},
-         {"execution_mode", ignored("")},
+         {"execution_mode", ignored(what + ".execution_mode has no effect")},
          {"hostfile", ignored(what + ".hostfile has no effect")},
          {"postprocess", not_here(what + ".postprocess needs Python")}});
     if (!data || data->labels.empty() || data->inputs.empty()) {

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <detent/config.hpp>
@@ -22,6 +24,25 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::inc {
+
+/// Notes where the documents of a text begin.
+class document_starts final : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> marks;  ///< In their order.
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                const std::string& /*value*/) override {}
+  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
+                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                  YAML::EmitterStyle::value /*style*/) override {}
+  void OnMapEnd() override {}
+};
 
 /// What readers of configuration files have in common: typed values, and errors that say where in
 /// the file something is wrong and which name may have been meant. Errors are invalid_argument and
@@ -33,6 +54,22 @@ class yaml_values {
 
   /// A line for each value so far that has no effect.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+
+  /// The document of a text; null if it has none. Throws invalid_argument if it has several.
+  ///
+  /// YAML::LoadAll() never returns for some texts: it takes what no document can begin with for an
+  /// empty document, again and again.
+  [[nodiscard]] YAML::Node document(const std::string& text) const {
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    document_starts starts;
+    for (int i = 0; i < 2 && parser.HandleNextDocument(starts); ++i) {
+    }
+    require(starts.marks.size() < 2, error_kind::invalid_argument,
+            starts.marks.size() < 2 ? name_ : where(starts.marks[1]),
+            ": a second YAML document begins; a file has one");
+    return YAML::Load(text);
+  }
 
   /// Reads the value of a key.
   using reader = std::function<void(const YAML::Node&)>;
@@ -78,7 +115,7 @@ class yaml_values {
   }
 
   /// Calls f(key, value) for the entries of a map in their order. A key that is there twice is an
-  /// error.
+  /// error, and so is the merge key.
   template <class Function>
   void entries(const YAML::Node& map, const std::string& what, const Function& f) const {
     if (!map.IsMap()) {
@@ -87,6 +124,9 @@ class yaml_values {
     std::set<std::string> seen;
     for (const auto& entry : map) {
       const std::string key = text(entry.first, "a key of " + what);
+      if (key == "<<") {
+        refuse(entry.first, "merge keys (<<) are not read; write the entries of the other map");
+      }
       if (!seen.insert(key).second) {
         refuse(entry.first, what + " has '" + key + "' twice");
       }
@@ -118,13 +158,9 @@ class yaml_values {
     });
   }
 
-  /// Accepts any value and, if `why` is not empty, notes that it has no effect.
+  /// Accepts any value and notes `why` it has no effect.
   [[nodiscard]] reader ignored(const std::string& why) {
-    return [this, why](const YAML::Node& value) {
-      if (!why.empty()) {
-        note(value, why);
-      }
-    };
+    return [this, why](const YAML::Node& value) { note(value, why); };
   }
   /// Refuses any value, with a message that says why.
   [[nodiscard]] reader not_here(const std::string& why) const {

@@ -145,6 +145,15 @@ struct quantizer_group {
 
 namespace detail {
 
+inline void check_accuracy_control(const validation_function& validate,
+                                   const accuracy_control_options& o) {
+  require_goal(o.goal);
+  require(o.ranking_subset_size > 0, error_kind::invalid_argument,
+          "accuracy control: ranking_subset_size 0");
+  require(static_cast<bool>(validate), error_kind::invalid_argument,
+          "accuracy control without a metric");
+}
+
 /// The search for the quantizers to take away.
 class accuracy_restorer {
  public:
@@ -154,16 +163,13 @@ class accuracy_restorer {
         all_(std::move(all)),
         validation_(validation),
         validate_(validate),
-        options_(options) {
-    require(options.ranking_subset_size > 0, error_kind::invalid_argument,
-            "accuracy control: ranking_subset_size 0");
-  }
+        options_(options) {}
 
   /// `tune` searches for parameters, given the quantization so far.
   [[nodiscard]] accuracy_control_result run(
       const std::function<tuned_options(const model&)>& tune,
       const std::function<quantization(const quantize_options&)>& quantize_again) {
-    result_.float_metric = validate_(float_model_, validation_.samples());
+    result_.float_metric = reference_metric(validate_(float_model_, validation_.samples()));
     double first = measure({}, trial_kind::all_quantized);
     if (!result_.goal_met && options_.tune_hyperparams) {
       tuned_options found = tune(all_.result);
@@ -309,7 +315,9 @@ class accuracy_restorer {
 /// of `validation`, but by tune_hyperparams() with some of them. The ranking by output errors takes
 /// its samples from `validation`, too. The result says whether the goal is met; if not, it is the
 /// model with the best metric. Throws what nncf::quantize(), tune_hyperparams() and `validate`
-/// throw, and invalid_argument for a ranking_subset_size of 0.
+/// throw, and invalid_argument for a ranking_subset_size of 0, for an empty `validate`, for a
+/// drop that is not finite, or relative and not between -1 and 1, and for a metric of the float
+/// model that is NaN.
 [[nodiscard]] DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const dataset& calibration, const dataset& validation,
     const validation_function& validate, const quantize_options& options = {},
@@ -320,6 +328,7 @@ DETENT_GRAPH_DECL accuracy_control_result quantize_with_accuracy_control(
     const model& float_model, const dataset& calibration, const dataset& validation,
     const validation_function& validate, const quantize_options& options,
     const accuracy_control_options& control) {
+  detail::check_accuracy_control(validate, control);
   return detail::accuracy_restorer(float_model, quantize(float_model, calibration, options),
                                    validation, validate, control)
       .run(

@@ -166,6 +166,22 @@ struct accuracy_control_result {
 
 namespace detail {
 
+/// Throws invalid_argument for a drop that is not finite, or relative and not between -1 and 1.
+inline void require_goal(const accuracy_goal& goal) {
+  require(std::isfinite(goal.max_drop) &&
+              (goal.drop == drop_type::absolute || std::fabs(goal.max_drop) < 1.0),
+          error_kind::invalid_argument, "a maximal drop of ", goal.max_drop,
+          "; a relative one lies between -1 and 1");
+}
+
+/// Returns the metric of the float model. Throws invalid_argument if it is NaN: no other metric
+/// could be compared with it.
+[[nodiscard]] inline double reference_metric(double of_float_model) {
+  require(!std::isnan(of_float_model), error_kind::invalid_argument,
+          "the metric of the float model is NaN");
+  return of_float_model;
+}
+
 /// A source of the `count` samples (or all, if there are fewer) on which two models differ most in
 /// their outputs or logits, in their original order. Draws all samples once.
 [[nodiscard]] inline calibration_source most_different(const model& float_model,
@@ -217,11 +233,7 @@ class accuracy_controller {
         validate_(validate),
         options_(options),
         result_{all, 0.0, 0.0, false, {}, {}} {
-    const accuracy_goal& goal = options.goal;
-    require(std::isfinite(goal.max_drop) &&
-                (goal.drop == drop_type::absolute || std::fabs(goal.max_drop) < 1.0),
-            error_kind::invalid_argument, "a maximal drop of ", goal.max_drop,
-            "; a relative one lies between -1 and 1");
+    require_goal(options.goal);
     require(options.max_trials > 0, error_kind::invalid_argument, "max_trials 0: nothing to try");
     require(options.ranking_subset_size > 0, error_kind::invalid_argument,
             "ranking_subset_size 0: no samples");
@@ -230,9 +242,7 @@ class accuracy_controller {
   }
 
   accuracy_control_result run() {
-    result_.float_metric = validate_(float_model_);
-    require(!std::isnan(result_.float_metric), error_kind::invalid_argument,
-            "the metric of the float model is NaN");
+    result_.float_metric = reference_metric(validate_(float_model_));
     group current;
     double metric = measure(current);
     record(trial_kind::all_quantized, current, true);

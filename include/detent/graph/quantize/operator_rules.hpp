@@ -70,11 +70,14 @@ struct operator_settings {
 struct operator_rule {
   std::string pattern;  ///< Regular expression (ECMAScript) that matches the whole type or name.
   operator_settings settings;  ///< Their settings.
+  std::string where = {};      ///< Where it was written, such as FILE:LINE, for messages.
 };
 
 /// Rules by operator type and by node name. If several rules match an operator, rules for names
 /// take precedence over rules for types, and later rules over earlier ones of the same list;
-/// members that a rule leaves open are filled in from the next one.
+/// members that a rule leaves open are filled in from the next one. An operator that others are
+/// merged into, as a normalization or a bias is into a layer, has the rules of all of them, in the
+/// same order.
 struct operator_rules {
   /// Rules whose patterns match operator types, such as "Conv".
   std::vector<operator_rule> types = {};
@@ -83,24 +86,41 @@ struct operator_rules {
   bool validate = true;  ///< Whether a rule that matches no node is an error.
 };
 
-/// The settings of all nodes that rules match, by the index of the node. Throws invalid_argument,
-/// naming the pattern, if one is not a regular expression, or if it matches no node and `validate`
-/// is set.
-[[nodiscard]] inline std::map<std::size_t, operator_settings> matching_settings(
+/// The settings of the rules that match one node, by rank: of two rules that set one member, the
+/// one with the lower rank decides. No rule has rank 0, which is left for what precedes all rules.
+using ranked_settings = std::map<std::size_t, operator_settings>;
+
+/// What all rules together set: each member as the first rule sets it that has a value for it.
+[[nodiscard]] inline operator_settings combined(const ranked_settings& ranked) {
+  operator_settings all;
+  for (const auto& [rank, settings] : ranked) {
+    all.complete_from(settings);
+  }
+  return all;
+}
+
+/// The rules that match each node, by the index of the node; nodes without a rule are left out. A
+/// rule has the same rank for all nodes. Throws invalid_argument, naming the pattern and
+/// where it was written, if one is not a regular expression, or if it matches no node and
+/// `validate` is set.
+[[nodiscard]] inline std::map<std::size_t, ranked_settings> matching_rules(
     const model& m, const operator_rules& rules) {
-  std::map<std::size_t, operator_settings> found;
+  std::map<std::size_t, ranked_settings> found;
+  std::size_t rank = 0;
   const auto apply = [&](const char* what, const std::vector<operator_rule>& list,
                          const auto& text_of) {
     for (auto rule = list.rbegin(); rule != list.rend(); ++rule) {
-      const node_pattern pattern(what, rule->pattern);
+      ++rank;
+      const std::string name = (rule->where.empty() ? "" : rule->where + ": ") + what;
+      const node_pattern pattern(name.c_str(), rule->pattern);
       bool any = false;
       for (std::size_t i = 0; i < m.nodes.size(); ++i) {
         if (pattern.matches(text_of(m.nodes[i]))) {
           any = true;
-          found[i].complete_from(rule->settings);
+          found[i].emplace(rank, rule->settings);
         }
       }
-      require(any || !rules.validate, error_kind::invalid_argument, what, " '", rule->pattern,
+      require(any || !rules.validate, error_kind::invalid_argument, name, " '", rule->pattern,
               "' matches no node of the model");
     }
   };
@@ -108,6 +128,17 @@ struct operator_rules {
         [](const node& n) -> const std::string& { return name_or_output(n); });
   apply("rule for types", rules.types,
         [](const node& n) -> const std::string& { return n.op_type; });
+  return found;
+}
+
+/// The settings of all nodes that rules match, by the index of the node. Throws as
+/// matching_rules().
+[[nodiscard]] inline std::map<std::size_t, operator_settings> matching_settings(
+    const model& m, const operator_rules& rules) {
+  std::map<std::size_t, operator_settings> found;
+  for (const auto& [i, ranked] : matching_rules(m, rules)) {
+    found.emplace(i, combined(ranked));
+  }
   return found;
 }
 

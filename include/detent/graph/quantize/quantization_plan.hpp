@@ -18,6 +18,7 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
@@ -29,6 +30,7 @@
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 #include <detent/graph/run/unsupported_nodes.hpp>
+#include <detent/observers/min_max.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -127,39 +129,41 @@ class quantization_plan {
   ///
   /// Throws unsupported if the model is quantized already or its opset is beyond newest_opset;
   /// bad_file as require_arity(); invalid_argument if an entry of `scope` matches nothing or is not
-  /// a regular expression.
+  /// a regular expression, or if weights of a quantized layer hold NaN or infinity.
   explicit quantization_plan(model float_model, const quantization_scope& scope = {})
       : m_(std::move(float_model)) {
     detail::require_not_quantized(m_);
     require_known_opset(m_);
     require_arity(m_);
     // Simplification may merge nodes, so names are looked up in the model as it is in the file.
-    std::map<std::string, operator_settings> named;
-    for (const auto& [i, settings] : matching_settings(m_, scope.operators)) {
-      for (const std::string& name : m_.nodes[i].outputs) {
-        named[name] = settings;
-      }
-    }
+    std::map<std::size_t, ranked_settings> matching = matching_rules(m_, scope.operators);
     for (const std::size_t i : matching_nodes(m_, scope.ignored)) {
-      for (const std::string& name : m_.nodes[i].outputs) {
-        named[name].quantize = false;
-      }
+      matching[i][0].quantize = false;
     }
-    named.erase("");  // outputs that are not asked for
-    std::vector<std::pair<std::vector<std::string>, operator_settings>> candidates;
+    std::vector<std::pair<std::vector<std::string>, ranked_settings>> candidates;
     const links before(m_);
-    for (const auto& [name, settings] : named) {
-      candidates.emplace_back(names_after_merging(name, before), settings);
+    for (const auto& [i, ranked] : matching) {
+      for (const std::string& name : m_.nodes[i].outputs) {
+        if (!name.empty()) {  // empty: an output that is not asked for
+          candidates.emplace_back(names_after_merging(name, before), ranked);
+        }
+      }
     }
     simplify(m_);
     const links after(m_);
-    for (const auto& [names, settings] : candidates) {
+    // The rules of nodes that have become one are sorted before they are combined, so that a rule
+    // for a merged node counts no more than its rank says. Those of one rank are the same rule.
+    std::map<std::string, ranked_settings> merged;
+    for (const auto& [names, ranked] : candidates) {
       const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& value) {
         return after.producer(value) != links::none;
       });
       if (name != names.end()) {
-        settings_[*name].complete_from(settings);
+        merged[*name].insert(ranked.begin(), ranked.end());
       }
+    }
+    for (const auto& [name, ranked] : merged) {
+      settings_[name] = combined(ranked);
     }
     quantizes_first_layer_ = !scope.ignored.first_layer;
     quantizes_last_layer_ = !scope.ignored.last_layer;
@@ -377,6 +381,20 @@ class quantization_plan {
       ignored_.insert(all.back());
     }
     choose();
+    require_finite_weights();
+  }
+
+  /// Throws invalid_argument, naming the layer, if its weights hold NaN or infinity. Without this
+  /// check, the first value that they make not finite is named, as if its sample were wrong.
+  void require_finite_weights() const {
+    for (const std::size_t i : layers_) {
+      const node& n = m_.nodes[i];
+      detail::with_context(n.label() + ": weights '" + n.inputs[1] + "'", [&] {
+        min_max_observer range;
+        range.observe(detail::float_constant(m_, n, 1)->data<float>());
+        static_cast<void>(range.range());
+      });
+    }
   }
 
   /// The settings that rules give to the node that makes a value.

@@ -8,7 +8,6 @@
 #define DETENT_GRAPH_QUANTIZE_TUNING_HPP
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -67,10 +66,7 @@ inline void check_tuning(const calibration_source& samples, const model_metric& 
           "max_trials, ranking_samples and measured_runs are at least 1");
   require(o.space.size() > 0, invalid, "a list of the tuning space is empty");
   require(o.timeout >= 0.0, invalid, "a timeout of ", o.timeout, " seconds");
-  require(std::isfinite(o.goal.max_drop) &&
-              (o.goal.drop == drop_type::absolute || std::fabs(o.goal.max_drop) < 1.0),
-          invalid, "a drop of ", o.goal.max_drop,
-          o.goal.drop == drop_type::absolute ? "" : ", which as a fraction is between -1 and 1");
+  require_goal(o.goal);
   require(static_cast<bool>(samples) || o.performance_only || !ranks_by_samples(o.strategy),
           invalid, "strategy ", name(o.strategy), " ranks nodes by samples, and there are none");
   require(static_cast<bool>(samples) ||
@@ -117,9 +113,9 @@ inline void check_tuning(const calibration_source& samples, const model_metric& 
 /// bias correction and the strategies mse, mse_v2 and hawq_v2.
 ///
 /// Throws unsupported for such a search, naming the operator; invalid_argument for options that
-/// contradict each other, naming them, and for a dynamic model without samples where some are
-/// needed; what static_quantization(), quantize_dynamic() and `metric` throw. A trial that throws
-/// ends the search with its exception.
+/// contradict each other, naming them, for a dynamic model without samples where some are needed,
+/// and for a metric of the float model that is NaN; what static_quantization(), quantize_dynamic()
+/// and `metric` throw. A trial that throws ends the search with its exception.
 [[nodiscard]] DETENT_GRAPH_DECL tuning_result tune(const model& float_model,
                                                    const calibration_source& samples,
                                                    const model_metric& metric,

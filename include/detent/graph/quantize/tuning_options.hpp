@@ -26,15 +26,15 @@ enum class tuning_strategy : std::uint8_t {
   /// that help; then all of them, one more at a time.
   basic,
   /// Starts from the float model and quantizes one kind of operator after the other, the most
-  /// costly first, then the nodes of the kinds that failed one by one; keeps what meets the goal,
-  /// and takes the last such model. Of the space it takes the first setting only.
+  /// costly first, then the nodes of the kinds that failed one by one; keeps what meets the goal.
+  /// Without a timeout it takes the last such model. Of the space it takes the first setting only.
   conservative,
   /// Sorts the nodes by the squared error of their results in the quantized model and leaves one
   /// more at a time in float, the worst first.
   mse,
   /// Leaves in float, again and again, the node that lowers the error of the outputs most; when the
-  /// goal is met, quantizes nodes again, those first that helped least, and takes the last model
-  /// that meets the goal.
+  /// goal is met, quantizes nodes again, those first that helped least. Without a timeout it takes
+  /// the last model that meets the goal.
   mse_v2,
   /// As mse, but nodes are sorted by the effect that rounding their weights has on the outputs to
   /// second order: the trace of the Gauss-Newton matrix of the weights times the mean square of

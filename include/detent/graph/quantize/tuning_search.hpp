@@ -53,7 +53,7 @@ class tuning_search {
     for (const tuning_trial& t : options.known) {
       known_.emplace(t.setting, t.metric);
     }
-    float_metric_ = options.performance_only ? 0.0 : metric(float_model);
+    float_metric_ = options.performance_only ? 0.0 : reference_metric(metric(float_model));
   }
 
   /// Measures a setting, or takes what was measured before. Returns nothing, without having done
@@ -83,7 +83,8 @@ class tuning_search {
       last_setting_ = setting;
     }
     t.meets_goal = !options_.performance_only && options_.goal.is_met(float_metric_, t.metric);
-    t.is_best = trials_.empty() || (t.meets_goal && takes_latest_) || is_better(t, trials_[best_]);
+    const bool replaces = t.meets_goal && takes_latest_ && options_.timeout <= 0.0;
+    t.is_best = trials_.empty() || replaces || is_better(t, trials_[best_]);
     if (t.is_best) {
       best_ = trials_.size();
     }
@@ -95,8 +96,9 @@ class tuning_search {
     return trials_.back();
   }
 
-  /// From now on, a trial that meets the goal does not end the search, and is the best one whatever
-  /// those before it are: the strategy itself sees to it that it is.
+  /// From now on, a trial that meets the goal does not end the search. Without a timeout, for which
+  /// no objectives are measured, it is the best one whatever those before it are: the strategy
+  /// itself sees to it that it is. With one, objectives decide as before.
   void take_latest() noexcept { takes_latest_ = true; }
 
   /// Whether the search is to end now; the reason is then known.
@@ -153,6 +155,7 @@ class tuning_search {
   /// The result of the search. Throws invalid_argument if it has made no trial.
   [[nodiscard]] tuning_result result() {
     require(!trials_.empty(), error_kind::invalid_argument, "the search has made no trial");
+    static_cast<void>(has_ended());  // the last trial may have met the goal
     tuning_result r;
     r.best_trial = trials_[best_];
     r.best = last_ && last_setting_ == r.best_trial.setting

@@ -249,7 +249,8 @@ inline void tune_hawq_v2(tuning_search& search) {
 
 inline void tune_mse_v2(tuning_search& search) {
   const std::optional<tuning_setting> start = try_space(search);
-  if (!start || search.nodes().empty()) {
+  // Where the goal is met with all nodes quantized, none needs to stay in float.
+  if (!start || search.nodes().empty() || search.best().meets_goal) {
     return;
   }
   const tuning_options& o = search.options();

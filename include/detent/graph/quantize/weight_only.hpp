@@ -170,9 +170,6 @@ class weight_only_quantizer {
                 (block >= 16 && block <= largest_block &&
                  std::has_single_bit(static_cast<std::uint64_t>(block))),
             invalid, "block size ", block, ", expected 16, 32, 64, 128, 256, or 0 for the largest");
-    require(options_.algorithm != weight_only_algorithm::hqq || !options_.hqq.real_zero_points ||
-                bits == 4,
-            error_kind::unsupported, "real zero points of ", bits, "-bit weights");
   }
 
   void check_settings(const node& n, const operator_settings& own) const {
@@ -194,6 +191,8 @@ class weight_only_quantizer {
             o.accuracy_level, " is not in 0..4");
     require(o.algorithm != weight_only_algorithm::hqq || !o.symmetric, invalid,
             "algorithm 'hqq' finds zero points, and symmetric weights have none");
+    require(o.algorithm != weight_only_algorithm::hqq || !o.hqq.real_zero_points || o.bits == 4,
+            error_kind::unsupported, "real zero points of ", o.bits, "-bit weights");
     require(o.algorithm != weight_only_algorithm::awq || o.scales == weight_scale::absmax, invalid,
             "algorithm 'awq' finds scales itself, and cannot take those of exact_mse");
     require(m_.opset() >= 7, error_kind::unsupported, "the model has opset ", m_.opset(),
@@ -393,7 +392,9 @@ class weight_only_quantizer {
       format.zero_points = given.zero_points;
     }
     if (options_.algorithm == weight_only_algorithm::hqq) {
-      return {hqq(w, format, options_.hqq, parallel), {}};
+      hqq_options own = options_.hqq;
+      own.real_zero_points = has_real_zero_points(of.layout);
+      return {hqq(w, format, own, parallel), {}};
     }
     const gram_matrix g = statistics != nullptr
                               ? statistics->gram()
@@ -434,7 +435,7 @@ class weight_only_quantizer {
                                           static_cast<std::size_t>(values.dim(0)),
                                           static_cast<std::size_t>(values.dim(1)));
     const matrix_view<const float> weights = w.is_transposed ? stored : stored.transposed();
-    nbits_constants constants(w.layout, zero_points());
+    nbits_constants constants(w.layout, zero_points(w.layout));
     std::vector<float> input_scales;
     const solver_evidence evidence = with_context("weights '" + w.name + "'", [&] {
       if (statistics == nullptr) {
@@ -449,11 +450,15 @@ class weight_only_quantizer {
     return store(w.name, constants, input_scales, evidence);
   }
 
-  [[nodiscard]] nbits_zero_points zero_points() const {
-    return options_.algorithm == weight_only_algorithm::hqq && options_.hqq.real_zero_points
-               ? nbits_zero_points::reals
-           : options_.symmetric ? nbits_zero_points::none
-                                : nbits_zero_points::integers;
+  /// Whether a matrix gets real zero points: only those of 4 bits may have them.
+  [[nodiscard]] bool has_real_zero_points(const nbits_layout& layout) const {
+    return options_.algorithm == weight_only_algorithm::hqq && options_.hqq.real_zero_points &&
+           layout.bits == 4;
+  }
+  [[nodiscard]] nbits_zero_points zero_points(const nbits_layout& layout) const {
+    return has_real_zero_points(layout) ? nbits_zero_points::reals
+           : options_.symmetric         ? nbits_zero_points::none
+                                        : nbits_zero_points::integers;
   }
 
   /// Solves a matrix without statistics, whose rows do not depend on each other: some at a time, so

@@ -20,6 +20,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/rewrite/full_pads.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/value_shapes.hpp>
@@ -91,34 +92,17 @@ namespace detail {
 /// Whether a Pad keeps channels apart: it adds zeros, or elements of the same channel, and nothing
 /// along the axis of the channels.
 [[nodiscard]] inline bool pads_channels_apart(const model& m, const node& n, channel_axis at) {
-  std::vector<std::int64_t> pads = n.get_ints("pads");
-  const auto integers = [&](std::size_t i) {
-    const tensor* t = i < n.inputs.size() ? m.initializer(n.inputs[i]) : nullptr;
-    return t != nullptr && t->type() == element_type::s64 && t->has_data()
-               ? std::vector<std::int64_t>(t->data<std::int64_t>().begin(),
-                                           t->data<std::int64_t>().end())
-               : std::vector<std::int64_t>();
-  };
-  if (pads.empty()) {
-    pads = integers(1);
+  std::optional<std::vector<std::int64_t>> pads = n.get_ints("pads");
+  if (pads->empty()) {
+    pads = constant_integers(m, n, 1);
   }
-  std::vector<std::int64_t> axes;
-  if (n.inputs.size() > 3 && !n.inputs[3].empty()) {
-    axes = integers(3);
-  } else {
-    for (std::size_t d = 0; d < at.rank; ++d) {
-      axes.push_back(static_cast<std::int64_t>(d));
-    }
+  if (pads && n.inputs.size() > 3 && !n.inputs[3].empty()) {
+    const auto axes = constant_integers(m, n, 3);
+    pads = axes ? pads_of_all_dimensions(*pads, *axes, at.rank) : std::nullopt;
   }
-  if (pads.empty() || pads.size() != 2 * axes.size()) {
+  if (!pads || pads->size() != 2 * at.rank || (*pads)[at.axis] != 0 ||
+      (*pads)[at.rank + at.axis] != 0) {
     return false;
-  }
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    const std::int64_t axis = axes[i] < 0 ? axes[i] + static_cast<std::int64_t>(at.rank) : axes[i];
-    if (axis == static_cast<std::int64_t>(at.axis) &&
-        (pads[i] != 0 || pads[i + axes.size()] != 0)) {
-      return false;
-    }
   }
   if (n.get_string("mode", "constant") != "constant") {
     return true;

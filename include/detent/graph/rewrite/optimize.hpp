@@ -34,6 +34,7 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/dropout.hpp>
 #include <detent/graph/ops/folded_channels.hpp>
+#include <detent/graph/rewrite/full_pads.hpp>
 #include <detent/graph/rewrite/renaming.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/run_resources.hpp>
@@ -584,7 +585,7 @@ DETENT_GRAPH_DECL void fuse_activations(model& m) {
 
 /// Applies all rewrites whose result is still an ONNX model, in this order: remove_no_ops(),
 /// fold_constants() without quantization nodes, fold_batch_norm(), fold_bias_add(),
-/// remove_unused().
+/// write_full_pads(), remove_unused().
 DETENT_GRAPH_DECL void simplify(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
@@ -593,6 +594,7 @@ DETENT_GRAPH_DECL void simplify(model& m) {
   fold_constants(m, false);
   fold_batch_norm(m);
   fold_bias_add(m);
+  write_full_pads(m);
   remove_unused(m);
 }
 #endif
