@@ -42,7 +42,6 @@ real divergence(const std::vector<signed_bin>& bins, detent::value_range range, 
   std::vector<signed_bin> kept;
   real tail[2] = {0.0L, 0.0L};
   real all = 0.0L;
-  real kept_count = 0.0L;
   for (const signed_bin& bin : bins) {
     all += bin.count;
     if (bin.end > clip) {
@@ -50,7 +49,6 @@ real divergence(const std::vector<signed_bin>& bins, detent::value_range range, 
       continue;
     }
     kept.push_back(bin);
-    kept_count += bin.count;
     const real level = std::copysign(std::floor(std::fabs(bin.centre) / scale + 0.5L), bin.centre);
     mass[level + 0.0L] += bin.count;
     extent[level + 0.0L] += bin.width;
@@ -75,8 +73,8 @@ real divergence(const std::vector<signed_bin>& bins, detent::value_range range, 
     const real level =
         std::copysign(std::floor(std::fabs(bin.centre) / scale + 0.5L), bin.centre) + 0.0L;
     const real p = (bin.count + (bin.end < 0.0L ? -bin.end - 1.0L : 0.0L)) / all;
-    const real q = mass[level] / extent[level] * bin.width / kept_count;
-    sum += p * std::log(p / q);
+    const real q = mass[level] / extent[level] * bin.width / all;
+    sum += p * std::log(p / q) - p + q;
   }
   return sum;
 }
@@ -224,6 +222,27 @@ TEST_CASE("kl: what is degenerate is defined") {
   CHECK(clipped.evidence.clipped_fraction < 0.01);
 }
 
+TEST_CASE("kl: a bin that is kept alone is no good distribution") {
+  random_source random(4);
+  INFO("seed ", random.seed());
+  // Values that stay away from zero, as those of a Sigmoid, and a few values, as logits have.
+  const std::vector<std::vector<float>> samples{
+      random.reals(60000, 0.14F, 0.87F), random.reals(60000, -0.9F, -0.6F),
+      random.reals(300, 3.0F, 30.0F),    {0.5F, 4.0F, 7.0F},
+      {-20.0F, -19.0F, -18.0F, 3.0F},    random.reals(2000, 100.0F, 101.0F)};
+  for (const std::vector<float>& x : samples) {
+    for (const quant_scheme scheme :
+         {detent::symmetric<std::int8_t>, detent::asymmetric<std::uint8_t>,
+          quant_scheme{{0, 15}, false}, quant_scheme{{-7, 7}, true}}) {
+      count_histogram h;
+      h.observe(std::span<const float>(x));
+      const detent::scale_solution s = kl(h.bins(), h.range(), scheme);
+      INFO(x.size(), " values from ", x.front(), ", levels ", scheme.levels.qmax);
+      CHECK(s.evidence.clipped_fraction < 0.05);
+    }
+  }
+}
+
 namespace {
 
 /// The search as defined, in the arithmetic of the solver: no candidate is left out, and sums have
@@ -253,13 +272,13 @@ double plain_divergence(const plain_side (&sides)[2], detent::value_range range,
   const double top = std::max(std::min(clip, static_cast<double>(range.upper)), 0.0);
   const double scale = scheme.symmetric ? clip / std::floor(steps / 2.0) : (top - bottom) / steps;
   std::size_t kept[2];
-  double all_kept = 0.0;
+  double all_clipped = 0.0;
   for (int s = 0; s < 2; ++s) {
     kept[s] = static_cast<std::size_t>(std::count_if(sides[s].end.begin(), sides[s].end.end(),
                                                      [&](double end) { return end <= clip; }));
-    all_kept += sides[s].values[kept[s]];
+    all_clipped += sides[s].values.back() - sides[s].values[kept[s]];
   }
-  double sum = product(total, plain_log(all_kept / total));
+  double sum = -all_clipped;
   for (int s = 0; s < 2; ++s) {
     const plain_side& side = sides[s];
     const double tail = side.values.back() - side.values[kept[s]];

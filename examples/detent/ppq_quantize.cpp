@@ -42,11 +42,19 @@ ppq::quantization_setting setting_of(const ppq_arguments& a) {
     return ppq::quantization_setting_factory::default_setting();
   }
   const std::string text = graph::read_file(a.setting);
+  ppq::quantization_setting setting;
   try {
-    return ppq::setting_from_json(text, a.setting);
+    setting = ppq::setting_from_json(text, a.setting);
   } catch (const detent::error& e) {
     throw usage_error(e.what());
   }
+  // What is wrong with the setting is no fault of the model.
+  return graph::with_file_name(a.setting, [&] {
+    static_cast<void>(ppq::to_pipeline_options(setting));
+    const ppq::platform target = ppq::with_setting(ppq::find_platform(a.platform), setting);
+    static_cast<void>(ppq::to_quantizer_options(setting, target));
+    return setting;
+  });
 }
 
 /// Writes a file of --export. What had to be left out of it becomes warnings.
@@ -128,7 +136,8 @@ int quantize_with_ppq(const quantize_arguments& a) {
   });
   graph::write_onnx(ppq::to_qdq(g), a.output);
   for (const ppq_arguments::file& file : a.ppq->exports) {
-    write_export(file, setting, g);
+    graph::with_file_name(a.output + " is written, but not " + file.path,
+                          [&] { write_export(file, setting, g); });
   }
   // After the model is written: an error in measuring must not throw the quantization away.
   if (!a.ppq->error_report.empty()) {

@@ -40043,7 +40043,10 @@ class divergence_search {
       own[3] = c.p < 1.0 && c.q < 1.0 ? (1.0 - c.p) / (1.0 - c.q) : 1.0;
     }
     kernels.log(logs, std::size(logs));
-    double sum = rounded_product(total_, logs[0]);
+    const double all_clipped = tails[0] + tails[1];
+    // Q sums up to kept / total: the divergence of Q divided by its sum, and this.
+    const double lost = -logs[0] - all_clipped / total_;
+    double sum = -all_clipped;
     // P adds the clipped values to the last bin of their side; Q does not have them.
     for (std::size_t s = 0; s < 2; ++s) {
       const divergence_side& side = sides_[s];
@@ -40060,7 +40063,7 @@ class divergence_search {
       // The divergence of the coarser distribution with two events, the last bin and everything
       // else, is a lower bound.
       const double rest = c.p < 1.0 && c.q < 1.0 ? rounded_product(1.0 - c.p, own[3]) : 0.0;
-      if (rounded_product(c.p, own[2]) + rest > limit) {
+      if (rounded_product(c.p, own[2]) + rest + lost > limit) {
         return infinity;
       }
     }
@@ -40144,9 +40147,9 @@ class divergence_search {
 }  // namespace detail
 
 /// Finds the clip value T of least Kullback-Leibler divergence (in nats) between the distribution P
-/// of the values, clipped at T, and its quantized version Q. Candidates for T are the ends of all
-/// bins. With M the reference magnitude (the largest magnitude, halved as long as at most 1e-4 of
-/// the values that are not zero exceed the half):
+/// of the values, clipped at T, and its quantized version Q, which lacks the clipped values.
+/// Candidates for T are the ends of all bins. With M the reference magnitude (the largest
+/// magnitude, halved as long as at most 1e-4 of the values that are not zero exceed the half):
 ///
 ///     bins   those of the histogram; where they are narrower than M / 2048, groups of that
 ///            width, so that levels near zero do not have more bins than others
@@ -40157,7 +40160,16 @@ class divergence_search {
 ///     Q      the counts of the bins up to T, shared out anew within each level: in proportion
 ///            to the widths of the bins that are not empty and whose centre rounds to that level
 ///
-/// P and Q are divided by their sums. The range seen, cut to [-T, T], gives the parameters by the
+/// P and Q are divided by the number of all values, so that Q sums up to less than 1 if values are
+/// clipped, and the divergence is the one for sums that differ:
+///
+///     sum of P log(P / Q) - P + Q
+///
+/// If a part t of the values is clipped, that is t^2 / 2 + t^3 / 3 + ... more than for a Q divided
+/// by its own sum: next to nothing for a few values far out. Without it, a T that clips all values
+/// but those of one bin would have no divergence at all, as both were the same single bin.
+///
+/// The range seen, cut to [-T, T], gives the parameters by the
 /// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
 /// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
 /// largest magnitude do not count. A lower bound of the divergence rules out most other candidates
@@ -40168,8 +40180,9 @@ class divergence_search {
 /// this range has, or where params_from_range() does.
 /// Thread-safe.
 ///
-/// Source: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of bins
-/// of one width.
+/// Sources: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of
+/// bins of one width; Csiszar, "Why least squares and maximum entropy?" (1991), for sums that
+/// differ.
 [[nodiscard]] inline scale_solution kl(std::span<const value_bin> bins, value_range range,
                                        quant_scheme scheme) {
   // Checks the range and the grid.

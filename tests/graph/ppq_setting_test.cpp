@@ -2,6 +2,7 @@
 // What users of PPQ bring along: names of platforms, setting files, the one call, and the files
 // that PPQ writes for other engines, which are read back here by another library.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -703,10 +704,19 @@ TEST_CASE("ppq: ranges for TensorRT are read back") {
   CHECK(ranges.at(g.network.nodes[index_of(g, "Conv")].outputs[0]) ==
         ranges.at(g.network.nodes[index_of(g, "Relu")].outputs[0]));
 
-  for (const char* other : {"SNPE_INT8", "NCNN_INT8", "NXP_INT8"}) {
+  for (const char* other : {"SNPE_INT8", "NCNN_INT8"}) {
     const ppq::exported_text none = ppq::export_tensorrt_json(quantized(other));
     CHECK(parsed(none.text).at("act_quant_info").empty());
     CHECK(!none.warnings.empty());
+  }
+  // Scales that are powers of 2 fit, too.
+  const ppq::exported_text powers = ppq::export_tensorrt_json(quantized("NXP_INT8"));
+  CHECK(powers.warnings.empty());
+  const auto ranges_of_powers = parsed(powers.text).at("act_quant_info");
+  CHECK(ranges_of_powers.size() == ranges.size());
+  for (const auto& range : ranges_of_powers) {
+    int exponent = 0;
+    CHECK(std::frexp(range.get<double>() / 127.0, &exponent) == 0.5);
   }
   const ppq::quantized_graph raw =
       ppq::make_quantized_graph(small_network(r), ppq::find_platform("TRT_INT8"));

@@ -1584,6 +1584,17 @@ TEST_CASE("ppq: baking stores what quantization makes of constants") {
       CHECK(difference(outputs_of(ppq::to_qdq(before), sample)[0].data<float>(),
                        outputs_of(ppq::to_qdq(g), sample)[0].data<float>()) == "");
     }
+    // Nodes have names of their own, also where one constant has two pairs, and where the model
+    // uses such a name.
+    for (const quantized_graph* one : {&before, &g}) {
+      quantized_graph named = *one;
+      named.network.nodes[0].name = "x_QuantizeLinear";
+      const graph::model written = ppq::to_qdq(named);
+      std::set<std::string> names;
+      for (const graph::node& n : written.nodes) {
+        CHECK(names.insert(n.name).second);
+      }
+    }
     // Switched off, constants are what they were.
     quantized_graph off = g;
     g.for_each_config([&](config_id id) { off.configs.dequantize(id); });

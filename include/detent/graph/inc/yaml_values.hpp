@@ -25,6 +25,8 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph::inc {
 
+namespace detail {
+
 /// Notes where the documents of a text begin.
 class document_starts final : public YAML::EventHandler {
  public:
@@ -44,6 +46,8 @@ class document_starts final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
+}  // namespace detail
+
 /// What readers of configuration files have in common: typed values, and errors that say where in
 /// the file something is wrong and which name may have been meant. Errors are invalid_argument and
 /// begin with FILE:LINE.
@@ -62,7 +66,7 @@ class yaml_values {
   [[nodiscard]] YAML::Node document(const std::string& text) const {
     std::istringstream in(text);
     YAML::Parser parser(in);
-    document_starts starts;
+    detail::document_starts starts;
     for (int i = 0; i < 2 && parser.HandleNextDocument(starts); ++i) {
     }
     require(starts.marks.size() < 2, error_kind::invalid_argument,

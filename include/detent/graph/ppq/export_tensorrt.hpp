@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <string>
@@ -38,9 +39,9 @@ namespace ppq {
 [[nodiscard]] inline exported_text export_tensorrt_json(const quantized_graph& g) {
   static constexpr std::string_view skipped[] = {"Gather", "Unsqueeze", "Concat", "Reshape",
                                                  "Squeeze"};
-  const quantization_policy expected(quantization_property::linear |
+  constexpr std::uint32_t expected = quantization_property::linear |
                                      quantization_property::symmetrical |
-                                     quantization_property::per_tensor);
+                                     quantization_property::per_tensor;
   exported_text result;
   std::vector<std::pair<std::string, double>> ranges;
   std::map<std::string, std::size_t> places;  // in ranges
@@ -54,7 +55,8 @@ namespace ppq {
       if (g.is_parameter(id) || !g.configs.is_exportable(id, true)) {
         return;
       }
-      if (!(c.policy == expected) || c.bits != 8 || !(c.levels == grid{-128, 127})) {
+      if (!c.policy.has(expected) || c.policy.has(quantization_property::dynamic) || c.bits != 8 ||
+          !(c.levels == grid{-128, 127})) {
         result.warnings.push_back(c.name + " has no symmetric scale for -128..127 and is left out");
         return;
       }

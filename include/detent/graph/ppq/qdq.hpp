@@ -304,11 +304,11 @@ class qdq_writer {
     const std::vector<std::string> params = add_parameters(value, p, type);
     const std::string q = writer_.fresh(value + "_quantized");
     std::vector<node>& nodes = out_.network.nodes;
-    nodes.push_back(
-        make_node("QuantizeLinear", value + "_QuantizeLinear", {clamped, params[0], params[1]}, q));
+    nodes.push_back(writer_.make_node("QuantizeLinear", value + "_QuantizeLinear",
+                                      {clamped, params[0], params[1]}, q));
     set_axis(nodes.back(), id);
-    nodes.push_back(make_node("DequantizeLinear", value + "_DequantizeLinear",
-                              {q, params[0], params[1]}, result));
+    nodes.push_back(writer_.make_node("DequantizeLinear", value + "_DequantizeLinear",
+                                      {q, params[0], params[1]}, result));
     set_axis(nodes.back(), id);
     pairs_[key(value, id)] = result;
     out_.pairs[result] = {id, from, false, false, false};
@@ -334,7 +334,7 @@ class qdq_writer {
     std::vector<node>& nodes = out_.network.nodes;
     if (symmetric) {
       const auto then = [&](const char* op, std::vector<std::string> of, std::string output) {
-        nodes.push_back(make_node(op, value + "_" + op, std::move(of), std::move(output)));
+        nodes.push_back(writer_.make_node(op, value + "_" + op, std::move(of), std::move(output)));
         return nodes.back().outputs[0];
       };
       const float half_steps = static_cast<float>(s.levels.qmax - s.levels.qmin) / 2.0F;
@@ -354,11 +354,11 @@ class qdq_writer {
     } else {
       inputs.push_back(writer_.fresh(value + "_zero_point"));
       nodes.push_back(
-          make_node("DynamicQuantizeLinear", value + "_DynamicQuantizeLinear", {from}, q));
+          writer_.make_node("DynamicQuantizeLinear", value + "_DynamicQuantizeLinear", {from}, q));
       nodes.back().outputs = inputs;
     }
-    nodes.push_back(
-        make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs), result));
+    nodes.push_back(writer_.make_node("DequantizeLinear", value + "_DequantizeLinear",
+                                      std::move(inputs), result));
     pairs_[key(value, id)] = result;
     out_.pairs[result] = {id, from, false, false, true};
     return result;
@@ -389,8 +389,8 @@ class qdq_writer {
       inputs.push_back(
           writer_.add_values(value + "_highest", element_type::f32, {}, end(c.levels.qmax)));
     }
-    out_.network.nodes.push_back(
-        make_node("Clip", value + "_Clip", std::move(inputs), writer_.fresh(value + "_clipped")));
+    out_.network.nodes.push_back(writer_.make_node("Clip", value + "_Clip", std::move(inputs),
+                                                   writer_.fresh(value + "_clipped")));
     return out_.network.nodes.back().outputs[0];
   }
   [[nodiscard]] bool is_non_negative(const std::string& value) const {
@@ -425,8 +425,8 @@ class qdq_writer {
     for (std::string& name : add_parameters(value, p, type)) {
       inputs.push_back(std::move(name));
     }
-    node n = make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs),
-                       writer_.fresh(value + "_dequantized"));
+    node n = writer_.make_node("DequantizeLinear", value + "_DequantizeLinear", std::move(inputs),
+                               writer_.fresh(value + "_dequantized"));
     set_axis(n, id);
     out_.network.nodes.push_back(n);
     out_.pairs[n.outputs[0]] = {id, value, true, false, false};

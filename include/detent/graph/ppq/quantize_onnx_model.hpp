@@ -227,7 +227,13 @@ inline void warn_of_states(const quantized_graph& g, std::vector<std::string>& w
   if (device != "cpu") {
     result.warnings.push_back("device " + a.device + ": all is computed on the processor");
   }
+  model without_constants = m;  // of which only the names of nodes are needed
+  without_constants.initializers.clear();
   static_cast<quantized_graph&>(result) = make_quantized_graph(std::move(m), target, choice);
+  for (std::string& warning :
+       merged_operator_warnings(a.setting, without_constants, result.network)) {
+    result.warnings.push_back(std::move(warning));
+  }
   if (a.do_quantize) {
     switch_off(result, a.setting);
     std::size_t count = 0;

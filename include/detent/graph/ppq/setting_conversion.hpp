@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_PPQ_SETTING_CONVERSION_HPP
 #define DETENT_GRAPH_PPQ_SETTING_CONVERSION_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -281,6 +282,9 @@ inline void switch_off(quantized_graph& g, const quantization_setting& setting) 
     warnings.push_back("the setting is of PPQ " + setting.version +
                        "; its fields are read as those of " + std::string(setting_version));
   }
+  if (setting.weight_split && setting.weight_split_setting.interested_layers.empty()) {
+    warnings.emplace_back("the setting weight_split names no interested_layers, and splits none");
+  }
   std::set<std::string> names;
   for (const node& n : network.nodes) {
     names.insert(n.name);
@@ -290,6 +294,25 @@ inline void switch_off(quantized_graph& g, const quantization_setting& setting) 
       warnings.push_back("the setting dispatching_table names the operator '" + operation +
                          "', which the network does not have; the nearest is " +
                          graph::nearest_names(operation, {names.begin(), names.end()}, 1));
+    }
+  }
+  return warnings;
+}
+
+/// A warning for each operator in the dispatching table that `network` has and that is not in
+/// `quantized`, which was made of it: a normalization that is folded into a layer is quantized, or
+/// left in float, with that layer.
+[[nodiscard]] inline std::vector<std::string> merged_operator_warnings(
+    const quantization_setting& setting, const model& network, const model& quantized) {
+  const auto has = [](const model& m, const std::string& name) {
+    return std::any_of(m.nodes.begin(), m.nodes.end(),
+                       [&](const node& n) { return n.name == name; });
+  };
+  std::vector<std::string> warnings;
+  for (const auto& [operation, platform_value] : setting.dispatching_table.dispatchings) {
+    if (has(network, operation) && !has(quantized, operation)) {
+      warnings.push_back("the setting dispatching_table names the operator '" + operation +
+                         "', which has become part of another operator or a constant");
     }
   }
   return warnings;
