@@ -244,7 +244,7 @@ int compare(const compare_arguments& a) {
     require(std::any_of(reference.inputs.begin(), reference.inputs.end(),
                         [&](const value_info& other) { return other.name == v.name; }),
             error_kind::invalid_argument, a.quantized, " takes input '", v.name, "', which ",
-            a.reference, " has not");
+            a.reference, " does not have");
   }
   sample_set samples = open_samples(reference, a.data, "--data", a);
   select_range(samples, a.samples);

@@ -15,7 +15,10 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/onnx.hpp>
 #include <detent/graph/ops/half_tensor.hpp>
+#include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/rewrite/fuse_additions.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
@@ -452,6 +455,59 @@ TEST_CASE("optimize: Identity and Dropout go, names of outputs stay") {
   CHECK(count(m, "Relu", "") <= 2);
   CHECK(count(m, "Dropout", "") + count(m, "Identity", "") <= 4);
   check_same_results(m, b.get(), inputs, true);
+}
+
+TEST_CASE("optimize: rows of additions and normalizations go into a layer, at once") {
+  test::random_source r(437);
+  INFO("seed ", r.seed());
+  // What stands behind the layer: additions of a constant and normalizations.
+  for (const std::string behind : {"bn", "add bn", "bn bn", "bn add bn", "add bn bn", "bn add"}) {
+    for (const bool is_product : {false, true}) {
+      CAPTURE(behind);
+      CAPTURE(is_product);
+      model_builder b(13);
+      std::string y;
+      if (is_product) {
+        b.input("x", {4, 3});
+        y = b.add("MatMul", {"x", b.constant("w", random_floats(r, {3, 5}, -1.0F, 1.0F))});
+      } else {
+        b.input("x", {2, 3, 4, 4});
+        y = b.add("Conv", {"x", b.constant("w", random_floats(r, {5, 3, 3, 3}, -1.0F, 1.0F))});
+      }
+      std::size_t additions = 0;
+      for (std::size_t at = 0; at < behind.size(); ++at) {
+        if (behind[at] == 'b') {
+          y = add_batch_norm(b, r, y, 5);
+          at += 1;
+        } else if (behind[at] == 'a') {
+          const shape dims = is_product ? shape{5} : shape{1, 5, 1, 1};
+          y = b.add("Add", {y, b.constant("c" + std::to_string(additions++),
+                                          random_floats(r, dims, -1.0F, 1.0F))});
+          at += 2;
+        }
+      }
+      b.output(b.add("Relu", {y}));
+      const graph::model m = simplified(b.get());
+      // A layer that has a bias takes no addition, and so no normalization behind that.
+      const bool stays = behind.rfind("bn add", 0) == 0;
+      CHECK(count(m, "BatchNormalization", "") == (behind == "bn add bn" ? 1 : 0));
+      CHECK(m.nodes.size() == (!stays ? 2U : behind == "bn add" ? 3U : 4U));
+      CHECK(graph::to_onnx(simplified(m)) == graph::to_onnx(m));
+      const tensors inputs{{"x", random_floats(r, b.get().inputs[0].dims, -2.0F, 2.0F)}};
+      check_same_results(m, b.get(), inputs);
+      // A second plan leaves alone what the first one does.
+      graph::quantization_scope scope;
+      scope.ignored.first_layer = true;
+      const graph::quantization_plan plan(b.get(), scope);
+      CHECK(plan.layers().empty());
+      CHECK(graph::quantization_plan(plan, plan.float_model()).layers().empty());
+      scope.ignored = {};
+      scope.ignored.names = {b.get().nodes[0].name};
+      const graph::quantization_plan named(b.get(), scope);
+      CHECK(named.layers().empty());
+      CHECK(graph::quantization_plan(named, named.float_model()).layers().empty());
+    }
+  }
 }
 
 TEST_CASE("optimize: Pad gets the pads of all dimensions where they are certain") {

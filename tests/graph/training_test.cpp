@@ -632,6 +632,43 @@ TEST_CASE("training: nodes that make constants, and normalizations of old opsets
   }
 }
 
+TEST_CASE("training: additions before normalizations, and weights that are tied") {
+  test::random_source r(913);
+  const graph::training_data data = bars(r, 40);
+  graph::model m = classifier(r, true);
+  const auto conv = m.nodes.begin();
+  graph::node add;
+  add.op_type = "Add";
+  add.name = "add";
+  add.inputs = {conv->outputs[0], "offset"};
+  add.outputs = {"moved"};
+  m.initializers["offset"] = random_floats(r, {8, 1, 1}, -0.5F, 0.5F);
+  m.nodes[1].inputs[0] = "moved";
+  m.nodes.insert(m.nodes.begin() + 1, add);
+  for (const bool is_frozen : {false, true}) {
+    graph::quantization_aware_training_options o{.training = quick(2)};
+    if (is_frozen) {
+      o.schedule.freeze_statistics_after = graph::training_span{.epochs = 1};
+    }
+    CHECK(graph::quantization_aware_training(m, data, data, o).epochs.size() == 2);
+  }
+
+  model_builder b(13);
+  b.input("x", {-1, 6});
+  const std::string hidden =
+      b.add("Tanh", {b.add("MatMul", {"x", b.constant("e", random_floats(r, {6, 6}, -1, 1))})});
+  b.output(b.add("MatMul", {hidden, b.add("Transpose", {"e"}, {{"perm", list({1, 0})}})}));
+  const graph::training_data rows = graph::in_memory(
+      {{"x", random_floats(r, {32, 6}, -1.0F, 1.0F)}}, random_floats(r, {32, 6}, -1.0F, 1.0F));
+  graph::training_options o = quick(3);
+  o.loss.target = graph::training_target::values;
+  const graph::training_result tied = graph::train(b.get(), rows, rows, o);
+  CHECK(count(tied.trained, "Transpose", "") == 1);
+  CHECK(tied.trained.initializers.size() == 1);
+  CHECK(values_of<float>(tied.trained.initializers.at("e")) !=
+        values_of<float>(b.get().initializers.at("e")));
+}
+
 TEST_CASE("training: a model with a fixed batch") {
   test::random_source r(912);
   const graph::training_data data = bars(r, 40);

@@ -35,7 +35,7 @@ class setting_text_reader : public inc::yaml_values {
   quantization_setting run(const std::string& text) {
     quantization_setting setting;
     try {
-      const YAML::Node root = YAML::Load(text);
+      const YAML::Node root = document(text);
       if (!root.IsMap()) {
         refuse(root, "the setting is not an object of names and values");
       }

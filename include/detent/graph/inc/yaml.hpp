@@ -75,10 +75,9 @@ class yaml_reader : public training_reader {
 
  private:
   void read_version(const YAML::Node& v) {
-    const double version = number(v, "version");
-    if (!(version >= 1.0 && version < 2.0)) {
-      note(v, "version " + text(v, "version") +
-                  " has no effect: the file is read as one of version 1.x");
+    const std::string version = text(v, "version");
+    if (version != "1" && version.rfind("1.", 0) != 0) {
+      note(v, "version " + version + " has no effect: the file is read as one of version 1.x");
     }
   }
 

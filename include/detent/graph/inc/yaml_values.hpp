@@ -27,23 +27,43 @@ namespace graph::inc {
 
 namespace detail {
 
-/// Notes where the documents of a text begin.
+/// Notes where the documents of a text begin that are not empty.
 class document_starts final : public YAML::EventHandler {
  public:
   std::vector<YAML::Mark> marks;  ///< In their order.
 
-  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    start_ = mark;
+    is_empty_ = true;
+  }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
-  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override { note(); }
   void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                const std::string& /*value*/) override {}
+                const std::string& /*value*/) override {
+    note();
+  }
   void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
-                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
+                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {
+    note();
+  }
   void OnSequenceEnd() override {}
   void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                  YAML::EmitterStyle::value /*style*/) override {}
+                  YAML::EmitterStyle::value /*style*/) override {
+    note();
+  }
   void OnMapEnd() override {}
+
+ private:
+  void note() {
+    if (is_empty_) {
+      marks.push_back(start_);
+    }
+    is_empty_ = false;
+  }
+
+  YAML::Mark start_;
+  bool is_empty_ = true;
 };
 
 }  // namespace detail
@@ -67,12 +87,16 @@ class yaml_values {
     std::istringstream in(text);
     YAML::Parser parser(in);
     detail::document_starts starts;
-    for (int i = 0; i < 2 && parser.HandleNextDocument(starts); ++i) {
+    auto most = 2 + std::count(text.begin(), text.end(), '\n');  // documents begin on lines
+    while (starts.marks.size() < 2 && most > 0 && parser.HandleNextDocument(starts)) {
+      --most;
     }
-    require(starts.marks.size() < 2, error_kind::invalid_argument,
-            starts.marks.size() < 2 ? name_ : where(starts.marks[1]),
+    YAML::Node first = YAML::Load(text);
+    const std::size_t own = first.IsNull() ? 0 : 1;
+    require(starts.marks.size() <= own, error_kind::invalid_argument,
+            starts.marks.size() <= own ? name_ : where(starts.marks[own]),
             ": a second YAML document begins; a file has one");
-    return YAML::Load(text);
+    return first;
   }
 
   /// Reads the value of a key.

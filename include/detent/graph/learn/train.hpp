@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -397,6 +398,27 @@ DETENT_GRAPH_DECL training_score evaluate(const model& m, const training_data& d
   return m;
 }
 
+namespace detail {
+
+/// Folds the constants of a model that is to be trained, but for weights that are trained as they
+/// are and transposed, too: those stay one constant.
+inline void fold_untied_constants(model& m) {
+  std::map<std::string, tensor> tied;
+  for (const trained_constant& c : trainable_constants(m)) {
+    const bool is_transposed = std::any_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+      return n.is("Transpose") && !n.inputs.empty() && n.inputs[0] == c.name;
+    });
+    if (is_transposed) {
+      tied.insert(m.initializers.extract(c.name));
+    }
+  }
+  fold_constants(m, false);
+  m.initializers.merge(tied);
+  remove_unused(m);
+}
+
+}  // namespace detail
+
 /// Trains the float constants of a model (trainable_constants(), behind fold_constants(): nodes
 /// that compute constants from constants make way for these) with the samples of `data`, in an
 /// order that the seed decides, and measures it behind each epoch with the samples of `validation`.
@@ -433,8 +455,7 @@ DETENT_GRAPH_DECL training_result train(const model& m, const training_data& dat
   const std::size_t output = detail::labelled_output(m, options.loss);
   const bool has_classes = options.loss.target == training_target::classes;
   model folded = m;
-  fold_constants(folded, false);
-  remove_unused(folded);
+  detail::fold_untied_constants(folded);
   const std::string& labelled = folded.outputs[output].name;
   trainer t(training_form(folded), trainable_constants(folded), options,
             options.epochs * detail::steps_per_epoch(data, options),

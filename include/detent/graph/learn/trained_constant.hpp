@@ -80,15 +80,15 @@ inline bool is_parameter(const node& n, std::size_t slot, bool is_one, constant_
 /// take them: weights and biases of Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU and RNN; tables of
 /// Gather; factors and biases of normalizations; slopes of PRelu; and constant operands of Add, Sub
 /// and Mul that have more than one element. A constant that any node takes in another place, as the
-/// bounds of a Clip, is not among them, nor are constants that sub-graphs take or that the model
-/// returns, nor summands that hold infinities: they are masks.
+/// bounds of a Clip, is not among them (a Transpose is no such place), nor are constants that
+/// sub-graphs take or that the model returns, nor summands that hold infinities: they are masks.
 [[nodiscard]] inline std::vector<trained_constant> trainable_constants(const model& m) {
   std::vector<trained_constant> found;
   std::map<std::string, bool> is_trained;
   for (const node& n : m.nodes) {
     for (std::size_t slot = 0; slot < n.inputs.size(); ++slot) {
       const tensor* t = m.initializer(n.inputs[slot]);
-      if (t == nullptr) {
+      if (t == nullptr || n.is("Transpose")) {  // gradients pass through it
         continue;
       }
       constant_role role = constant_role::weight;

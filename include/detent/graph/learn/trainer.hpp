@@ -255,7 +255,7 @@ class trainer {
     require(std::isfinite(loss), error_kind::overflow, "training step ", steps_ + 1,
             ": the loss is ", loss, "; a smaller learning rate may help");
     const gradient_graph::gradient_map found = graph_.backward(seeds, wanted_);
-    take_gradients(found, wrong);
+    take_gradients(found, is_mask ? std::string() : wrong);
     const double pace = learning_rate_factor(options_.schedule, steps_, total_steps_);
     for (group& g : groups_) {
       if (!g.values.empty()) {
@@ -633,7 +633,7 @@ class trainer {
                   is_input ? "" : "; a smaller learning rate may help");
   }
 
-  /// `wrong` is the first value that is not finite; empty if there is none.
+  /// `wrong` is the first value with NaN or +infinity; empty if there is none.
   void take_gradients(const gradient_graph::gradient_map& found, const std::string& wrong) {
     if (!has_factors_) {
       find_factors();

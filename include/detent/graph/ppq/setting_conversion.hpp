@@ -312,7 +312,7 @@ inline void switch_off(quantized_graph& g, const quantization_setting& setting) 
   for (const auto& [operation, platform_value] : setting.dispatching_table.dispatchings) {
     if (has(network, operation) && !has(quantized, operation)) {
       warnings.push_back("the setting dispatching_table names the operator '" + operation +
-                         "', which has become part of another operator or a constant");
+                         "', which simplification has removed or made part of another one");
     }
   }
   return warnings;

@@ -163,7 +163,7 @@ DETENT_GRAPH_DECL quantization_aware_training_result quantization_aware_training
     model simplified = m;
     remove_no_ops(simplified);
     fold_constants(simplified, false);
-    fold_batch_norm(simplified, &normalizations);
+    fold_into_layers(simplified, &normalizations);
   }
   const fake_quantized_network network(begin.plan, begin.parameters, std::move(weights),
                                        options.rule, std::move(normalizations));

@@ -583,17 +583,33 @@ DETENT_GRAPH_DECL void fuse_activations(model& m) {
 }
 #endif
 
+/// Calls fold_bias_add() and fold_batch_norm() in turns until nothing is left to fold, so that a
+/// layer takes a row of additions and normalizations into itself, and a second call changes
+/// nothing. `found` is that of fold_batch_norm().
+DETENT_GRAPH_DECL void fold_into_layers(model& m,
+                                        std::vector<folded_normalization>* found = nullptr);
+
+#if DETENT_GRAPH_DEFINES_EXECUTION
+DETENT_GRAPH_DECL void fold_into_layers(model& m, std::vector<folded_normalization>* found) {
+  std::size_t before = 0;
+  do {
+    before = m.nodes.size();
+    fold_bias_add(m);
+    fold_batch_norm(m, found);
+  } while (m.nodes.size() < before);
+}
+#endif
+
 /// Applies all rewrites whose result is still an ONNX model, in this order: remove_no_ops(),
-/// fold_constants() without quantization nodes, fold_batch_norm(), fold_bias_add(),
-/// write_full_pads(), remove_unused().
+/// fold_constants() without quantization nodes, fold_into_layers(), write_full_pads(),
+/// remove_unused(). A second call changes nothing.
 DETENT_GRAPH_DECL void simplify(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 DETENT_GRAPH_DECL void simplify(model& m) {
   remove_no_ops(m);
   fold_constants(m, false);
-  fold_batch_norm(m);
-  fold_bias_add(m);
+  fold_into_layers(m);
   write_full_pads(m);
   remove_unused(m);
 }
