@@ -135,9 +135,12 @@ def binds_alone(before, kept, after):
 
 
 def is_expression(text):
-    """False for what surely is none: statements, and pieces that begin or end within brackets or within `a ? b : c`."""
+    """False for what surely is none: statements, lists of arguments, and pieces that begin or end within brackets or within `a ? b : c`."""
     code = re.sub(r'"[^"]*"|\'.\'', "x", text.replace("::", ""))
-    return ";" not in code and not re.search(r"[?:=*/%&|,<]\s*$", code) and all(code.count(a) == code.count(b) for a, b in ("()", "{}", "[]", "?:"))
+    outer, inner = "", code
+    while outer != inner:
+        outer, inner = inner, re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[\w, *]*>", "x", inner)
+    return ";" not in code and "," not in inner and not code.startswith("void(") and not re.search(r"[?:=*/%&|,<]\s*$", code) and all(code.count(a) == code.count(b) for a, b in ("()", "{}", "[]", "?:"))
 
 
 def pattern_of(text):
