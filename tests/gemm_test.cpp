@@ -365,6 +365,49 @@ TEST_CASE_TEMPLATE("gemm: nothing outside of the operands is touched", T, std::i
   }
 }
 
+TEST_CASE("gemm: nothing behind the last column is touched by deep products") {
+  // Deep enough for tiles; blocks have up to four panels of 16 columns, of which one may be left.
+  constexpr std::size_t depth = 640;
+  constexpr std::size_t most_rows = 40;
+  constexpr std::size_t most_columns = 120;
+  random_source random(8);
+  INFO("seed ", random.seed());
+  const auto lhs = random.integers<std::uint8_t>(most_rows * depth);
+  const auto rhs = random.integers<std::int8_t>(depth * most_columns);
+  std::vector<std::int32_t> sums(most_rows * most_columns);
+  for (std::size_t i = 0; i < most_rows; ++i) {
+    for (std::size_t k = 0; k < depth; ++k) {
+      for (std::size_t j = 0; j < most_columns; ++j) {
+        sums[i * most_columns + j] += lhs[i * depth + k] * rhs[k * most_columns + j];
+      }
+    }
+  }
+  test::guarded_memory out_memory(most_rows * most_columns * sizeof(std::int32_t));
+  for (const std::size_t n : {17U, 33U, 40U, 48U, 49U, 97U, 104U, 112U}) {
+    const detent::packed_weights weights = detent::pack_weights(matrix_view<const std::int8_t>(
+        rhs.data(), depth, n, static_cast<std::ptrdiff_t>(most_columns), 1));
+    for (const std::size_t m : {1U, 5U, 16U, 17U, 40U}) {
+      INFO("m ", m, " n ", n);
+      std::vector<std::int32_t> expected;
+      for (std::size_t i = 0; i < m; ++i) {
+        const auto row = sums.begin() + static_cast<std::ptrdiff_t>(i * most_columns);
+        expected.insert(expected.end(), row, row + static_cast<std::ptrdiff_t>(n));
+      }
+      for (const bool at_end : {false, true}) {
+        const std::span<std::int32_t> c =
+            at_end ? out_memory.back<std::int32_t>(m * n) : out_memory.front<std::int32_t>(m * n);
+        for_each_target([&] {
+          out_memory.repaint();
+          detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), m, depth), weights,
+                       matrix_view(c.data(), m, n));
+          CHECK(difference(c, expected) == "");
+          CHECK(out_memory.intact_around(c));
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("gemm: padded rows of the left side, packed transposes and other strides") {
   random_source random(6);
   INFO("seed ", random.seed());
