@@ -366,7 +366,7 @@ TEST_CASE_TEMPLATE("gemm: nothing outside of the operands is touched", T, std::i
 }
 
 TEST_CASE("gemm: nothing behind the last column is touched by deep products") {
-  // Deep enough for tiles; blocks have up to four panels of 16 columns, of which one may be left.
+  // Deep enough for AMX tiles, which take four, two and one panels of 16 columns at a time.
   constexpr std::size_t depth = 640;
   constexpr std::size_t most_rows = 40;
   constexpr std::size_t most_columns = 120;

@@ -73,7 +73,7 @@ namespace detail {
 ///
 /// ONNX Runtime needs it: where it brings quantized convolutions to channels-last order, it
 /// permutes the pads as if there were some for each dimension, and cannot load a model with `axes`
-/// (seen with release 1.23).
+/// (seen with release 1.32).
 DETENT_GRAPH_DECL void write_full_pads(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION

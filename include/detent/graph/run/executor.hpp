@@ -106,8 +106,8 @@ class executor {
   /// The model that this executor runs.
   [[nodiscard]] const model& graph_model() const noexcept { return model_; }
   /// The bytes that count against executor_options::max_memory_bytes now: outputs in use, buffers
-  /// that are kept for the values of later runs and, during a run, its values and working memory. Those that none of the last four runs has
-  /// used are released when a run begins.
+  /// that are kept for the values of later runs and, during a run, its values and working memory.
+  /// Buffers that none of the last four runs has used are released when a run begins.
   [[nodiscard]] std::size_t memory_in_use() const noexcept { return resources_->pool.bytes(); }
 
   /// Runs the model once. `inputs` holds a tensor for each input of the model by name, with
