@@ -774,6 +774,13 @@ TEST_CASE("training: what is refused") {
   refused(error_kind::overflow, {"step 1", "Conv", "not finite"}, quick(1), infinite, data);
   graph::training_options fast = quick(50, 1e30);
   refused(error_kind::overflow, {"step ", "smaller learning rate"}, fast, m, data);
+  // A constant that no float holds is named before anything takes it.
+  const graph::training_options wild = quick(2, 1e60);
+  refused(error_kind::overflow, {"step 1: constant '", "becomes", "smaller learning rate"}, wild, m,
+          data);
+  check_graph_error(error_kind::overflow, {"step 1: constant '", "becomes"}, [&] {
+    static_cast<void>(graph::quantization_aware_training(m, data, data, {.training = wild}));
+  });
 
   // Schedules and penalties of quantizers.
   const auto refused_quantizers = [&](words what,
