@@ -18,9 +18,12 @@
 #include <detent/graph/ppq/export_ncnn.hpp>
 #include <detent/graph/ppq/export_ppl.hpp>
 #include <detent/graph/ppq/export_tensorrt.hpp>
+#include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantize_onnx_model.hpp>
+#include <detent/graph/ppq/setting_conversion.hpp>
 #include <detent/graph/ppq/setting_json.hpp>
+#include <detent/observer_registry.hpp>
 
 #include "calibration_data.hpp"
 #include "float_model.hpp"
@@ -37,7 +40,8 @@ namespace {
 namespace graph = detent::graph;
 namespace ppq = graph::ppq;
 
-ppq::quantization_setting setting_of(const ppq_arguments& a) {
+ppq::quantization_setting setting_of(const ppq_arguments& a,
+                                     const detent::observer_registry& observers) {
   if (a.setting.empty()) {
     return ppq::quantization_setting_factory::default_setting();
   }
@@ -50,7 +54,9 @@ ppq::quantization_setting setting_of(const ppq_arguments& a) {
   }
   // What is wrong with the setting is no fault of the model.
   return graph::with_file_name(a.setting, [&] {
-    static_cast<void>(ppq::to_pipeline_options(setting));
+    ppq::pipeline_options base;
+    base.calibration.observers = observers;
+    static_cast<void>(ppq::to_pipeline_options(setting, std::move(base)));
     const ppq::platform target = ppq::with_setting(ppq::find_platform(a.platform), setting);
     static_cast<void>(ppq::to_quantizer_options(setting, target));
     return setting;
@@ -106,7 +112,7 @@ json_object states_of(const ppq::quantized_graph& g) {
 }  // namespace
 
 int quantize_with_ppq(const quantize_arguments& a) {
-  const ppq::quantization_setting setting = setting_of(*a.ppq);
+  const ppq::quantization_setting setting = setting_of(*a.ppq, a.activations.observers);
   graph::model m = read_float_model(a.model, a.read_limits());
   sample_set samples = open_samples(m, a.calibration, "--calib", a);
   require_data_apart(m, a.model, a.output);

@@ -477,8 +477,33 @@ TEST_CASE("ppq passes: weight split makes two layers of one") {
     ppq::run_pipeline(g, ppq::default_pipeline(), c);
     CHECK(noise_of(m, ppq::to_qdq(g), samples) < 1e-2);
   }
-  quantized_graph g = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
+  // A layer that the user leaves in float, and activations that are switched off.
   ppq::pass_context c;
+  const ppq::weight_split_pass second{.layers = {"Gemm_2"}, .threshold = 0.01F};
+  quantized_graph in_float = ppq::make_quantized_graph(
+      m, minmax_platform("tensorrt"),
+      {.keep_float = [](const graph::node& n) { return n.name == "Gemm_2"; }});
+  CHECK(chosen(in_float) == "Gemm Relu ");
+  second(in_float, c);
+  CHECK(in_float.network.nodes.size() == 5);
+  CHECK(chosen(in_float) == "Gemm Relu ");
+  quantized_graph off = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
+  off.for_each_config([&](config_id id) {
+    if (!off.is_parameter(id)) {
+      off.configs.dequantize(id);
+    }
+  });
+  second(off, c);
+  CHECK(chosen(off) == "Gemm Relu Gemm Gemm Add ");
+  off.for_each_config([&](config_id id) {
+    INFO(off.configs[id].name);
+    CHECK((off.is_parameter(id) || off.configs[id].state() == quantization_state::fp32));
+  });
+  // The weights of both parts are on.
+  CHECK(off.configs[input_config(off, "Gemm", 1, 1)].state() == quantization_state::initial);
+  CHECK(off.configs[input_config(off, "Gemm", 1, 2)].state() == quantization_state::initial);
+
+  quantized_graph g = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
   ppq::weight_split_pass{}(g, c);  // no names: nothing happens
   CHECK(chosen(g) == "Gemm Relu Gemm ");
   check_graph_error(error_kind::invalid_argument, {"no node 'Gemm_9'"}, [&] {

@@ -409,6 +409,11 @@ TEST_CASE("ppq: settings that are not offered are named") {
     change(s);
     check_graph_error(kind, words, [&] { static_cast<void>(ppq::to_pipeline_options(s)); });
   };
+  const auto unknown = error_kind::invalid_argument;
+  refuses_change(unknown, {"quantize_activation_setting.calib_algorithm", "'foo'", "isotone"},
+                 [](auto& s) { s.quantize_activation_setting.calib_algorithm = "foo"; });
+  refuses_change(unknown, {"quantize_parameter_setting.calib_algorithm", "'foo'", "isotone"},
+                 [](auto& s) { s.quantize_parameter_setting.calib_algorithm = "foo"; });
   const auto no = error_kind::unsupported;
   refuses_change(no, {"graph_format_setting.fuse_conv_bn", "false"},
                  [](auto& s) { s.graph_format_setting.fuse_conv_bn = false; });

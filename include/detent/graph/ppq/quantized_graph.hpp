@@ -461,11 +461,59 @@ inline void keep_settings(const quantization_configs& from, config_id old_id,
 /// configurations anew. Where a node of the old network is in the new one (the same operator with
 /// the same first output, or else with the same name), its configurations keep their settings, and
 /// stay switched off if they were. float_model becomes the new network, because values between its
-/// operators may have another meaning than before. Throws what require_unquantized() and
-/// infer_shapes() throw; the graph is then as it was.
-inline void rewrite_network(quantized_graph& g, model rewritten) {
+/// operators may have another meaning than before.
+///
+/// `parts` has the names of nodes that only the new network has, each with the name of the old node
+/// that it is a part of. Such a node stays float if the old node did. A constant of it is switched
+/// off if the old node's input in the same place was, its other inputs if the old node's first
+/// input was, and its outputs if the old node's were; an Add among the parts takes outputs.
+///
+/// Throws what require_unquantized() and infer_shapes() throw; the graph is then as it was.
+inline void rewrite_network(quantized_graph& g, model rewritten,
+                            const std::map<std::string, std::string>& parts = {}) {
   require_unquantized(g);
-  quantized_graph next = detail::graph_quantizer(std::move(rewritten), g.target, g.options).run();
+  quantizer_options options = g.options;
+  std::set<std::string> in_float;
+  std::map<std::string, const operator_configs*> wholes;  // by the names of parts
+  for (const auto& [part, whole] : parts) {
+    for (std::size_t i = 0; i < g.operators.size(); ++i) {
+      if (g.network.nodes[i].name == whole && g.operators[i].is_quantized()) {
+        wholes[part] = &g.operators[i];
+      }
+    }
+    if (wholes.count(part) == 0) {
+      in_float.insert(part);
+    }
+  }
+  if (!in_float.empty()) {
+    options.keep_float = [in_float, others = g.options.keep_float](const node& n) {
+      return in_float.count(n.name) != 0 || (others && others(n));
+    };
+  }
+  quantized_graph next =
+      detail::graph_quantizer(std::move(rewritten), g.target, std::move(options)).run();
+  for (std::size_t i = 0; i < next.operators.size(); ++i) {
+    const node& n = next.network.nodes[i];
+    const auto whole = wholes.find(n.name);
+    if (whole == wholes.end()) {
+      continue;
+    }
+    const auto switch_off = [&](const std::vector<config_id>& from, std::size_t k, config_id to) {
+      if (k < from.size() && from[k] != no_config && to != no_config &&
+          g.configs[from[k]].state() == quantization_state::fp32) {
+        next.configs.dequantize(to);
+      }
+    };
+    const auto& [inputs, outputs] = *whole->second;
+    for (std::size_t k = 0; k < next.operators[i].inputs.size(); ++k) {
+      const config_id to = next.operators[i].inputs[k];
+      const bool is_constant = next.network.initializer(n.inputs[k]) != nullptr;
+      switch_off(n.is("Add") ? outputs : inputs, is_constant ? k : 0, to);
+    }
+    for (const config_id to : next.operators[i].outputs) {
+      switch_off(outputs, 0, to);
+    }
+  }
   for (std::size_t i = 0; i < g.operators.size(); ++i) {
     const operator_configs& old_configs = g.operators[i];
     const std::size_t at = old_configs.is_quantized()

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,10 +16,13 @@
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
+#include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/nearest_names.hpp>
 #include <detent/graph/ppq/alignment.hpp>
+#include <detent/graph/ppq/calibration.hpp>
 #include <detent/graph/ppq/dispatcher.hpp>
+#include <detent/graph/ppq/observing.hpp>
 #include <detent/graph/ppq/pipeline.hpp>
 #include <detent/graph/ppq/platform.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
@@ -176,15 +180,32 @@ inline void apply_fusion(const quantization_setting& setting, pipeline_options& 
   to.alignment.force_overlap = s.force_alignment_overlap;
 }
 
+/// Throws invalid_argument, naming the field and listing the observers that there are, for an
+/// observer that does not exist.
+inline void require_observers(const quantization_setting& setting,
+                              const runtime_calibration_pass& calibration) {
+  const auto check = [&](const std::optional<std::string>& algorithm, const std::string& field) {
+    if (algorithm && !algorithm->empty()) {
+      graph::detail::with_context("the setting " + field + ".calib_algorithm", [&] {
+        static_cast<void>(observer_name(*algorithm, calibration.parity, calibration.observers));
+      });
+    }
+  };
+  check(setting.quantize_activation_setting.calib_algorithm, "quantize_activation_setting");
+  check(setting.quantize_parameter_setting.calib_algorithm, "quantize_parameter_setting");
+}
+
 }  // namespace detail
 
 /// The passes that a setting asks for, with their settings. What a setting does not speak of (the
 /// parity of observers, the number of calibration runs) stays as `base` has it. Throws unsupported,
-/// naming field and value, for what is not offered, and invalid_argument for names that do not
-/// exist; a switch that is off makes its settings count for nothing.
+/// naming field and value, for what is not offered, and invalid_argument, naming the field, for
+/// names that do not exist, those of observers among them; a switch that is off makes its settings
+/// count for nothing.
 [[nodiscard]] inline pipeline_options to_pipeline_options(const quantization_setting& setting,
                                                           pipeline_options base = {}) {
   detail::require_offered(setting);
+  detail::require_observers(setting, base.calibration);
   if (setting.ssd_equalization) {
     base.ssd_equalization = detail::to_pass(setting.ssd_setting);
     base.ssd_equalization->calib_steps = base.calibration.calib_steps;

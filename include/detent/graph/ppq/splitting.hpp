@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,8 @@ struct channel_split_pass {
 
 /// PPQ's WeightSplitPass: split_weights() of the named layers of the float network, whose
 /// configurations are then made anew. A layer with weights over the threshold becomes two layers
-/// with smaller weights, whose results are added.
+/// with smaller weights, whose results are added; what was switched off for the layer, or left in
+/// float, is so for all three.
 ///
 /// The pass has to come before every pass that quantizes. Throws what require_unquantized() and
 /// split_weights() throw; the graph is then as it was.
@@ -77,11 +79,16 @@ struct weight_split_pass {
     require_unquantized(g);
     model network = g.network;
     std::vector<std::size_t> result;
+    std::map<std::string, std::string> parts;
     for (const std::string& layer : layers) {
       result.push_back(
           split_weights(network, layer, {.threshold = threshold, .mode = mode, .seed = seed}));
+      if (result.back() != 0) {
+        parts[rest_of_split(layer)] = layer;
+        parts[sum_of_split(layer)] = layer;
+      }
     }
-    rewrite_network(g, std::move(network));
+    rewrite_network(g, std::move(network), parts);
     return result;
   }
 };

@@ -256,6 +256,16 @@ struct weight_split_options {
   std::uint64_t seed = 0;                               ///< Seed of weight_split_mode::random.
 };
 
+/// The name of the second of the two layers that split_weights() makes of one; the first one keeps
+/// its name.
+[[nodiscard]] inline std::string rest_of_split(const std::string& layer_name) {
+  return layer_name + "_rest";
+}
+/// The name of the Add of the two layers that split_weights() makes of one.
+[[nodiscard]] inline std::string sum_of_split(const std::string& layer_name) {
+  return layer_name + "_sum";
+}
+
 /// Replaces a layer by the sum of two layers with smaller weights:
 ///
 ///     y = W x + b    becomes    y = (W1 x + b) + W2 x    with W1 + W2 = W
@@ -317,7 +327,7 @@ inline std::size_t split_weights(model& m, const std::string& layer_name,
   }
   const std::string result = m.nodes[at].outputs[0];
   node rest = m.nodes[at];
-  rest.name += "_rest";
+  rest.name = rest_of_split(layer_name);
   rest.inputs.resize(2);
   unused_names names(m);
   rest.inputs[1] = names.take(m.nodes[at].inputs[1] + "_rest");
@@ -327,7 +337,7 @@ inline std::size_t split_weights(model& m, const std::string& layer_name,
   m.nodes[at].outputs = {names.take(result + "_main")};
   node sum;
   sum.op_type = "Add";
-  sum.name = layer_name + "_sum";
+  sum.name = sum_of_split(layer_name);
   sum.inputs = {m.nodes[at].outputs[0], rest.outputs[0]};
   sum.outputs = {result};
   const auto behind = m.nodes.begin() + static_cast<std::ptrdiff_t>(at) + 1;
