@@ -191,8 +191,8 @@ model_comparison compare_models(
     const graph::executor_options& options,
     const std::function<void(const std::string& name, const tensor& value)>& on_value) {
   require(reference.outputs.size() == quantized.outputs.size(), error_kind::shape_mismatch,
-          "the models have ", reference.outputs.size(), " and ", quantized.outputs.size(),
-          " outputs");
+          "the float model has ", reference.outputs.size(), " outputs, the quantized one ",
+          quantized.outputs.size());
   const std::vector<value_info> outputs = reference.outputs;
   const std::map<std::string, stored_form> forms = stored_forms(quantized);
   graph::executor float_executor(graph::for_execution(reference, false), options);
@@ -261,8 +261,8 @@ model_comparison compare_models(
       require(expected[i].dims() == actual[i].dims() && expected[i].type() == actual[i].type(),
               error_kind::shape_mismatch, "output '", outputs[i].name, "' is ",
               graph::name(expected[i].type()), " ", to_string(expected[i].dims()),
-              " in one model, ", graph::name(actual[i].type()), " ", to_string(actual[i].dims()),
-              " in the other");
+              " in the float model, ", graph::name(actual[i].type()), " ",
+              to_string(actual[i].dims()), " in the quantized one");
       if (graph::fits_float(expected[i].type())) {
         const std::size_t count = expected[i].count() % batch == 0
                                       ? expected[i].count() / batch * real

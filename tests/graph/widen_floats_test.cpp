@@ -217,11 +217,11 @@ TEST_CASE("widen_floats: models that stay as they are") {
   stays(outer.get());
   // A function of the model that is called like an operator of the library.
   graph::model own = residual_network(r, element_type::f16);
-  own.nodes[1].domain = "com.microsoft";
-  own.nodes[1].op_type = "QuickGelu";
-  own.opsets["com.microsoft"] = 1;
-  own.functions.push_back({"com.microsoft", "QuickGelu", ""});
-  CHECK(graph::widening_obstacle(own).find("com.microsoft.QuickGelu") == 0);
+  REQUIRE(own.nodes[1].is("Relu"));
+  CHECK(graph::widening_obstacle(own).empty());
+  own.functions.push_back({"", "Relu", ""});
+  CHECK(graph::widening_obstacle(own).find("Relu node 'Relu_") == 0);
+  stays(own);
   // An input of 16 bits that is also an output, beside a network of float32.
   model_builder beside(17);
   beside.input("x", {2});
@@ -229,6 +229,22 @@ TEST_CASE("widen_floats: models that stay as they are") {
   beside.output(beside.add("Relu", {"x"}));
   beside.output("h", element_type::f16);
   stays(beside.get());
+}
+
+TEST_CASE("widen_floats: an input that no node takes, an output whose type is not declared") {
+  random_source r(93);
+  graph::model m = residual_network(r, element_type::f16);
+  m.inputs.push_back(m.inputs[0]);
+  m.inputs.back().name = "unused";
+  m.outputs[0].type = element_type::undefined;
+  graph::model wide = m;
+  REQUIRE(graph::widen_floats(wide));
+  // Only x and the output have their Cast, and the output has the 16 bits that it had.
+  CHECK(operators(wide) == "Cast Conv Relu Add Conv Cast");
+  CHECK(wide.inputs.back().type == element_type::f16);
+  const tensor x = half(random_floats(r, {2, 3, 6, 6}, -2.0F, 2.0F), element_type::f16);
+  const sample given = {{"x", x}, {"unused", x}};
+  CHECK(distance_of(outputs_of(wide, given)[0], outputs_of(m, given)[0]) < 0.002);
 }
 
 TEST_CASE("widen_floats: an operator that makes 16 bits of all that it takes") {

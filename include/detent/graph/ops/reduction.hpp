@@ -473,14 +473,13 @@ template <bool Max, class T>
     if (stride == 1) {
       const auto kernel = Max ? row_kernels().largest : row_kernels().smallest;
       const float best = kernel(row, length);
-      const auto is_best = [best](float x) { return x == best || (best != best && x != x); };
       for (std::size_t step = 0; step < length; ++step) {
         const std::size_t i = ties ? length - 1 - step : step;
-        if (is_best(row[i])) {
+        if (row[i] == best) {
           return i;
         }
       }
-      // Reached only where the processor replaces denormal results by zeros.
+      // Reached for NaN, and where the processor replaces denormal results by zeros.
     }
   }
   std::size_t best = 0;
