@@ -344,9 +344,12 @@ std::vector<stated_params> stated(const graph::model& m) {
     p.scales = scale->count();
     p.smallest = *least;
     p.largest = *most;
-    p.axis = p.scales > 1 ? n.get_int("axis", 1) : -1;
     const tensor* zero = n.inputs.size() > 2 ? m.initializer(n.inputs[2]) : nullptr;
     const tensor* q = m.initializer(stored);
+    p.axis = p.scales > 1 ? n.get_int("axis", 1) : -1;
+    if (p.scales > 1 && p.axis < 0 && q != nullptr) {
+      p.axis += static_cast<std::int64_t>(q->rank());
+    }
     p.type = zero != nullptr ? zero->type() : q != nullptr ? q->type() : element_type::u8;
     if (zero != nullptr && zero->count() > 0) {
       using integers =

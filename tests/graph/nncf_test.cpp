@@ -699,6 +699,53 @@ TEST_CASE("nncf::quantize: channels before a depthwise convolution have scales o
   CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.05);
 }
 
+TEST_CASE("nncf::quantize: one scale where ONNX Runtime fuses a depthwise convolution") {
+  test::random_source r(222);
+  INFO("seed ", r.seed());
+  struct form {
+    bool relu, bias, behind, has_u8, has_channels;
+  };
+  // A Relu in front, a bias, a quantized result; uint8 activations; whether channels have scales.
+  const form forms[] = {{true, false, true, false, false}, {true, true, true, false, true},
+                        {true, false, false, false, true}, {false, true, true, false, true},
+                        {false, true, true, true, false},  {true, true, true, true, true}};
+  for (const form& f : forms) {
+    INFO(f.relu, f.bias, f.behind, f.has_u8);
+    model_builder b;
+    b.input("x", {1, 3, 8, 8});
+    std::string y = layer(b, r, "x", {4, 3, 1, 1});
+    y = f.relu ? b.add("Relu", {y}) : y;
+    std::vector<std::string> inputs{y,
+                                    b.constant("w", random_floats(r, {4, 1, 3, 3}, -0.4F, 0.4F))};
+    if (f.bias) {
+      inputs.push_back(b.constant("c", random_floats(r, {4}, -0.1F, 0.1F)));
+    }
+    std::string z = b.add("Conv", inputs, {{"group", number(4)}});
+    if (f.behind) {
+      z = layer(b, r, z, {2, 4, 1, 1});
+    }
+    b.output(z);
+    const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+    const nncf::quantization q =
+        nncf::quantize(b.get(), nncf::dataset(samples), {.unsigned_activations = f.has_u8});
+    const nncf::quantizer_parameters* p = activation(q, y);
+    REQUIRE(p != nullptr);
+    CHECK(p->type == (f.relu || f.has_u8 ? element_type::u8 : element_type::s8));
+    CHECK(p->scales.size() == (f.has_channels ? 4 : 1));
+    CHECK(p->zero_points.size() == p->scales.size());
+    // The range of all values.
+    float largest = 0.0F;
+    for (const tensors& sample : samples) {
+      for (const float v : value_of(b.get(), y, sample)) {
+        largest = (std::max)(largest, std::fabs(v));
+      }
+    }
+    const float widest = *std::max_element(p->scales.begin(), p->scales.end());
+    CHECK(widest == Approx(largest / (f.relu ? 255.0F : 127.0F)).epsilon(0.01));
+    CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.08);
+  }
+}
+
 TEST_CASE("nncf::quantize: subset_size limits what is drawn, in as few passes as possible") {
   test::random_source r(211);
   INFO("seed ", r.seed());

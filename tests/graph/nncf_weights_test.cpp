@@ -20,6 +20,7 @@
 #include <detent/graph/run/executor.hpp>
 
 #include "check_graph_error.hpp"
+#include "compare_models.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -109,7 +110,7 @@ TEST_CASE("8 bits with zero points: codes, scales and zero points by hand") {
   CHECK(operators(m) == "DequantizeLinear MatMul");
   const graph::node& n = first(m, "DequantizeLinear");
   CHECK(n.inputs == std::vector<std::string>{"w_quantized", "w_scale", "w_zero_point"});
-  CHECK(n.get_int("axis", -9) == 1);
+  CHECK(n.get_int("axis", -9) == -1);
   CHECK(m.initializers.at("w_quantized").type() == element_type::u8);
   CHECK(integers(m.initializers.at("w_quantized")) ==
         std::vector<int>{0, 4, 0, 20, 8, 0, 54, 12, 0, 255, 255, 0});
@@ -466,6 +467,30 @@ TEST_CASE("constants of other types and with one axis stay as they are") {
   REQUIRE(done.layers.size() == 1);
   CHECK(!done.layers[0].mode);
   CHECK(operators(done.result) == "MatMul");
+}
+
+TEST_CASE("weights that operators make of constants are compressed") {
+  random_source r(11);
+  INFO("seed ", r.seed());
+  model_builder b(21);
+  std::string x = b.input("x", {1, 4});
+  b.constant("w", random_floats(r, {6, 4}, -1.0F, 1.0F));
+  b.constant("v", random_floats(r, {6, 6}, -1.0F, 1.0F));
+  b.constant("factor", floats({}, {0.5F}));
+  const std::string turned = b.add("Transpose", {"w"}, {{"perm", list({1, 0})}});
+  x = b.add("MatMul", {x, turned});
+  x = b.add("MatMul", {x, b.add("Mul", {b.add("Identity", {"v"}), "factor"})});
+  // The last layer has the weights of the first one.
+  b.output(b.add("Gemm", {x, "w"}));
+  const nncf::weight_compression done = nncf::compress_weights(b.get());
+  REQUIRE(done.layers.size() == 3);
+  for (const nncf::compressed_weights& layer : done.layers) {
+    CHECK(layer.mode == mode::int8_asym);
+  }
+  CHECK(sorted_operators(done.result) ==
+        "DequantizeLinear DequantizeLinear DequantizeLinear Gemm MatMul MatMul");
+  const tensors inputs{{"x", random_floats(r, {1, 4}, -1.0F, 1.0F)}};
+  CHECK(test::distance(b.get(), done.result, inputs) < 0.03);
 }
 
 TEST_CASE("angles of positional encodings stay in float") {

@@ -26,6 +26,11 @@ namespace detail {
   return count == 1 ? shape{} : shape{static_cast<std::int64_t>(count)};
 }
 
+/// An axis of a tensor of that rank as nodes name it: the last one is -1.
+[[nodiscard]] inline std::int64_t axis_or_last(std::size_t axis, std::size_t rank) {
+  return axis + 1 == rank ? -1 : static_cast<std::int64_t>(axis);
+}
+
 /// A node of ONNX's own domain with one output.
 [[nodiscard]] inline node make_node(const char* op, std::string name,
                                     std::vector<std::string> inputs, std::string output) {

@@ -37,6 +37,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/nncf/activation_aware_scaling.hpp>
@@ -50,6 +51,7 @@
 #include <detent/graph/nncf/weighted_layers.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -117,7 +119,7 @@ class weight_compressor {
     require_arity(m_);
     require(m_.opset() >= 13, error_kind::unsupported, "the model has opset ", m_.opset(),
             "; scales for each channel need 13");
-    name_constants();
+    fold_constants(m_, false);  // weights may be a Transpose, Cast, ... of a constant
     group_size_ = has_8_bits(options_.mode) || options_.group_size.value_or(default_group) == -1
                       ? 0
                       : static_cast<std::size_t>(options_.group_size.value_or(default_group));
@@ -160,20 +162,6 @@ class weight_compressor {
     return static_cast<std::size_t>(weights_of(c).dim(*c.layer.reduced_axis));
   }
 
-  /// Makes the results of Constant nodes constants of the model.
-  void name_constants() {
-    std::erase_if(m_.nodes, [&](const node& n) {
-      const attribute* value = n.is("Constant") ? n.find("value") : nullptr;
-      const bool is_tensor = value != nullptr && value->kind == attribute::kind_type::t &&
-                             n.outputs.size() == 1 && !n.outputs[0].empty() &&
-                             !m_.is_output(n.outputs[0]);
-      if (is_tensor) {
-        m_.initializers[n.outputs[0]] = value->t;
-      }
-      return is_tensor;
-    });
-  }
-
   void find_constants() {
     const links l(m_);
     const std::set<std::string> ignored =
@@ -198,6 +186,7 @@ class weight_compressor {
       known.insert(layer.weights);
       constants_.push_back({layer, backup_format(), {}, {}});
       require_finite(layer.weights, weights_of(constants_.back()), 0);
+      release_pages(weights_of(constants_.back()));
     }
     // A constant that an ignored node uses as well is compressed for both.
     std::erase_if(left_in_float_,
@@ -522,6 +511,7 @@ class weight_compressor {
           std::all_of(q.scales.begin(), q.scales.end(), [](float s) { return std::isfinite(s); }),
           error_kind::invalid_argument, "tensor '", c.layer.weights,
           "': the range of its values is too large for a float32 scale");
+      release_pages(weights_of(c));
       writer.write(c.layer, *c.format, q);
     }
     writer.finish();

@@ -115,16 +115,19 @@ class compressed_constant_writer {
     shape of_scales = {static_cast<std::int64_t>(q.scales.size())};
     node dequantize = writer_.make_node("DequantizeLinear", layer.weights + "_DequantizeLinear", {},
                                         writer_.fresh(layer.weights + "_dequantized"));
-    std::size_t axis = layer.channel_axis;
+    // ONNX Runtime 1.26 and later rounds the inputs of products with 8-bit weights of axis 1, but
+    // not with those of axis -1, which NNCF writes.
+    std::int64_t written_axis = graph::detail::axis_or_last(layer.channel_axis, dims.size());
     if (has_blocks) {
-      axis = *layer.reduced_axis;
+      const std::size_t axis = *layer.reduced_axis;
+      written_axis = static_cast<std::int64_t>(axis);
       const std::int64_t block =
           format.group_size == 0 ? dims[axis] : static_cast<std::int64_t>(format.group_size);
       of_scales = dims;
       of_scales[axis] /= block;
       dequantize.attributes["block_size"] = attribute::of(block);
     }
-    dequantize.attributes["axis"] = attribute::of(static_cast<std::int64_t>(axis));
+    dequantize.attributes["axis"] = attribute::of(written_axis);
     dequantize.inputs = {
         add(layer.weights + "_quantized", type, dims, q.codes),
         writer_.add_values(layer.weights + "_scale", element_type::f32, of_scales, q.scales)};

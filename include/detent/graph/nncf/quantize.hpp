@@ -584,6 +584,40 @@ class quantizer {
     }
   }
 
+  /// Whether ONNX Runtime would fuse an activation of uint8 with a scale for each channel into a
+  /// QLinearConv, which takes one scale only and ends the run: that of a Conv's result, and that of
+  /// the input of a Conv without bias whose result is quantized. (Seen with 1.18 to 1.32.)
+  [[nodiscard]] static bool stops_fused_convolutions(const quantization& q, const links& l,
+                                                     const placed_quantizer& of) {
+    const model& m = q.float_model;
+    const std::size_t maker = l.producer(of.value);
+    if (maker != links::none && m.nodes[maker].is("Conv")) {
+      return true;
+    }
+    const auto is_quantized = [&](const std::string& value) {
+      return std::any_of(q.quantizers.begin(), q.quantizers.end(),
+                         [&](const placed_quantizer& other) { return other.value == value; });
+    };
+    const auto fuses = [&](std::size_t i) {
+      const node& n = m.nodes[i];
+      if (!n.is("Conv") || n.inputs[0] != of.value ||
+          (n.inputs.size() > 2 && !n.inputs[2].empty())) {
+        return false;
+      }
+      const auto users = l.consumers(n.outputs[0]);
+      return is_quantized(n.outputs[0]) ||
+             std::any_of(users.begin(), users.end(), [&](std::size_t user) {
+               const node& next = m.nodes[user];
+               return (next.is("Relu") || next.is("Clip")) && is_quantized(next.outputs[0]);
+             });
+    };
+    if (of.only) {
+      return fuses(of.only->node);
+    }
+    const auto users = l.consumers(of.value);
+    return std::any_of(users.begin(), users.end(), fuses);
+  }
+
   [[nodiscard]] std::vector<quantizer_parameters> parameters_of_ranges(
       const quantization& q, std::vector<std::vector<value_range>>& ranges) const {
     const std::set<std::size_t> first = first_convolutions(q.float_model, q.quantizers);
@@ -610,8 +644,16 @@ class quantizer {
                    : float8_parameters_of(std::move(ranges[k]), of.config, type);
       }));
       all.back().axis = axis;
-      if (!of.weights_of && options_.unsigned_activations) {
-        make_unsigned(all.back());
+      const auto adjust_type = [&] {
+        if (!of.weights_of && options_.unsigned_activations) {
+          make_unsigned(all.back());
+        }
+      };
+      adjust_type();
+      if (!of.weights_of && all.back().is_per_channel() && all.back().type == element_type::u8 &&
+          stops_fused_convolutions(q, l, of)) {
+        all.back() = parameters_of({united_range(all.back().ranges)}, of.config, false, false);
+        adjust_type();
       }
       if (!of.weights_of && options_.on_parameters) {
         options_.on_parameters(of.value, all.back());

@@ -183,7 +183,14 @@ class quantizer_writer {
         q.value + "_quantized", weight_levels(m_.initializers.at(q.value), p, q.config));
     const std::string real = writer_.fresh(q.value + "_dequantized");
     replace(q.value, real);
-    added_.push_back(make("DequantizeLinear", q.value, levels, with, real, p));
+    node dequantize = make("DequantizeLinear", q.value, levels, with, real, p);
+    if (p.is_per_channel()) {
+      // Not the axis 1 of a product's weights, for which ONNX Runtime 1.26 and later rounds inputs
+      // that are floats.
+      dequantize.attributes["axis"] = attribute::of(
+          graph::detail::axis_or_last(p.axis, m_.initializers.at(levels).dims().size()));
+    }
+    added_.push_back(std::move(dequantize));
   }
 
   model m_;

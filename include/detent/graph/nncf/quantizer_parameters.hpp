@@ -139,6 +139,15 @@ inline void make_unsigned(quantizer_parameters& p) {
   return p;
 }
 
+/// The shortest range that holds all of `ranges`, of which there is at least one.
+[[nodiscard]] inline value_range united_range(const std::vector<value_range>& ranges) {
+  value_range all = ranges.front();
+  for (const value_range& r : ranges) {
+    all = {(std::min)(all.lower, r.lower), (std::max)(all.upper, r.upper)};
+  }
+  return all;
+}
+
 /// Finds the range of an activation, or those of its channels, dimension 1. As any_observer asks
 /// it to, it has a finalize(), for the range of all channels.
 class activation_observer {
@@ -170,12 +179,7 @@ class activation_observer {
     return all;
   }
   [[nodiscard]] quant_params finalize(quant_scheme scheme) const {
-    const std::vector<value_range> all = ranges();
-    value_range whole = all.front();
-    for (const value_range& r : all) {
-      whole = {(std::min)(whole.lower, r.lower), (std::max)(whole.upper, r.upper)};
-    }
-    return params_from_range(whole, scheme, scale_rule::nncf);
+    return params_from_range(united_range(ranges()), scheme, scale_rule::nncf);
   }
 
  private:
