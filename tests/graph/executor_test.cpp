@@ -686,6 +686,80 @@ TEST_CASE("optimize: sums are fused into convolutions without a change of a bit"
   check_same_results(fused, b.get(), {{"x", random_floats(r, {1, 4, 6, 6}, -2.0F, 2.0F)}}, true);
 }
 
+TEST_CASE("optimize: biases and sums are fused into products, bit for bit") {
+  test::random_source r(65);
+  INFO("seed ", r.seed());
+  struct sum {
+    shape x, w, addend;
+  };
+  const sum sums[] = {
+      // A bias, with ones in front of it, and for a single row.
+      {{2, 5, 7}, {7, 33}, {33}},
+      {{2, 5, 7}, {7, 33}, {1, 1, 33}},
+      {{7}, {7, 33}, {33}},
+      // The summand has the shape of the result.
+      {{2, 5, 7}, {7, 33}, {2, 5, 33}},
+      {{5, 7}, {7, 1}, {5, 1}},
+      // The summand is repeated: one number, one for each row, rows of the second axis.
+      {{2, 5, 7}, {7, 33}, {}},
+      {{5, 7}, {7, 33}, {5, 1}},
+      {{33, 7}, {7, 33}, {33, 1}},
+      {{2, 5, 7}, {7, 33}, {5, 33}},
+      // The product is repeated.
+      {{5, 7}, {7, 33}, {3, 1, 33}},
+      {{7}, {7, 33}, {1, 33}},
+      {{5, 7}, {7, 1}, {5, 6}},
+      // Nothing to add up, and no rows at all.
+      {{5, 0}, {0, 33}, {33}},
+      {{0, 7}, {7, 33}, {33}}};
+  for (const sum& s : sums) {
+    for (const bool is_constant : {true, false}) {
+      for (const std::string activation : {"", "Relu", "Clip"}) {
+        INFO(graph::to_string(s.addend), " to ", graph::to_string(s.x), " ", is_constant,
+             activation);
+        model_builder b;
+        b.input("x", s.x);
+        const tensor z = random_floats(r, s.addend, -9.0F, 9.0F);
+        if (is_constant) {
+          b.constant("z", z);
+        } else {
+          b.input("z", s.addend);
+        }
+        b.constant("w", random_floats(r, s.w, -1.0F, 1.0F));
+        const std::string y = b.add("MatMul", {"x", "w"});
+        std::string out = b.add("Add", is_constant ? std::vector<std::string>{"z", y}
+                                                   : std::vector<std::string>{y, "z"});
+        if (!activation.empty()) {
+          out = activation == "Clip" ? b.add("Clip", {out, b.scalar("lo", -1.0F)})
+                                     : b.add("Relu", {out});
+        }
+        b.output(out);
+        graph::model fused = b.get();
+        graph::fuse_additions(fused);
+        graph::fuse_activations(fused);
+        REQUIRE(fused.nodes.size() == 1);
+        CHECK(count(fused, "MatMul", "detent") == 1);
+        tensors inputs{{"x", random_floats(r, s.x, -2.0F, 2.0F)}};
+        if (!is_constant) {
+          inputs["z"] = z;
+        }
+        check_same_results(fused, b.get(), inputs, true);
+      }
+    }
+  }
+  // Products of stacks, and of right sides that are computed, stay as they are.
+  model_builder b;
+  b.input("x", {2, 5, 7});
+  b.input("v", {7, 3});
+  b.constant("w", random_floats(r, {2, 7, 3}, -1.0F, 1.0F));
+  b.constant("z", random_floats(r, {3}, -1.0F, 1.0F));
+  b.output(b.add("Add", {b.add("MatMul", {"x", "w"}), "z"}));
+  b.output(b.add("Add", {b.add("MatMul", {"x", "v"}), "z"}));
+  graph::model same = b.get();
+  graph::fuse_additions(same);
+  CHECK(same.nodes.size() == 4);
+}
+
 TEST_CASE("optimize: a fused sum takes summands and images of other shapes in later runs") {
   test::random_source r(62);
   INFO("seed ", r.seed());

@@ -129,6 +129,27 @@ TEST_CASE("corners: MaxPool of NaN, wherever in the window it is") {
         std::vector<float>{-infinity, -5});
 }
 
+TEST_CASE("corners: pools in ceil mode with windows longer than the padded input") {
+  const auto pooled = [](const char* op, const tensor& x, const shape& kernel, std::int64_t stride,
+                         std::int64_t counted = 0) {
+    return values_of<float>(result_of(op, {x},
+                                      {{"kernel_shape", ints(kernel)},
+                                       {"strides", ints(shape(kernel.size(), stride))},
+                                       {"ceil_mode", number(1)},
+                                       {"count_include_pad", number(counted)}}));
+  };
+  CHECK(pooled("AveragePool", floats({1, 1, 2}, {1, 2}), {3}, 3) == std::vector<float>{1.5F});
+  CHECK(pooled("AveragePool", floats({1, 1, 2}, {1, 2}), {3}, 3, 1) == std::vector<float>{1.5F});
+  CHECK(pooled("MaxPool", floats({1, 2, 2}, {1, 2, 4, 3}), {3}, 2) == std::vector<float>{2, 4});
+  CHECK(pooled("LpPool", floats({1, 1, 2}, {3, 4}), {4}, 3) == std::vector<float>{5});
+  CHECK(pooled("MaxPool", floats({1, 1, 2, 4}, {1, 2, 3, 4, 5, 6, 7, 9}), {3, 3}, 2) ==
+        std::vector<float>{7, 9});
+  // A window that reaches beyond the input by a stride does not begin.
+  check_graph_error(error_kind::bad_file, {"reaches over 5 elements, axis 2 has 2"}, [&] {
+    static_cast<void>(pooled("MaxPool", floats({1, 1, 2}, {1, 2}), {5}, 3));
+  });
+}
+
 TEST_CASE("corners: AveragePool over planes has the bits of that over channels-last images") {
   random_source r(61);
   INFO("seed ", r.seed());

@@ -23,6 +23,7 @@
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -486,6 +487,34 @@ TEST_CASE("forms: constants of 16 bits give results of 16 bits in each run") {
   for (const auto& output : b.get().outputs) {
     CHECK(known.at(output.name).type() == element_type::f16);
   }
+}
+
+TEST_CASE("forms: types and ranks of images whose sizes are open") {
+  model_builder b;
+  b.input("x", {-1, 3, -1, -1});
+  b.constant("w", floats({4, 3, 3, 3}, std::vector<float>(108, 0.5F)));
+  b.constant("v", floats({2, 4, 3, 3}, std::vector<float>(72, 0.5F)));
+  const std::string first = b.add("Relu", {b.add("Conv", {"x", "w"})});
+  const std::string pooled = b.add("MaxPool", {first}, {{"kernel_shape", list({2, 2})}});
+  const std::string last = b.add("Conv", {pooled, "v"});
+  const std::string size = b.add("Shape", {last});
+  b.output(last);
+  b.output(size, element_type::s64);
+  const auto known = graph::infer_shapes(b.get());
+  CHECK(known.at("x").dims() == shape{1, 3, 1, 1});
+  for (const std::string& name : {first, pooled, last}) {
+    INFO(name);
+    REQUIRE(known.count(name) == 1);
+    CHECK(known.at(name).type() == element_type::f32);
+    CHECK(known.at(name).rank() == 4);
+  }
+  // No element that depends on the size is made up.
+  CHECK(known.at(size).dims() == shape{4});
+  CHECK_FALSE(known.at(size).has_data());
+  // Dimensions that follow from an open one are not known.
+  const graph::value_shapes shapes(b.get());
+  CHECK(shapes.dims(last).value() == shape{-1, 2, -1, -1});
+  CHECK(shapes.dims(first).value() == shape{-1, 4, -1, -1});
 }
 
 TEST_CASE("forms: masks of Attention before and since opset 24") {

@@ -475,6 +475,14 @@ TEST_CASE("qoperator: what the operators cannot say stays between Q and DQ") {
     b.output(y);
     b.output(b.quantize(y, 0.1F, 100), u8);
   });
+  stays("averages that count what lies beyond the padding", [&](model_builder& b) {
+    const std::string y = b.add("AveragePool", {b.pair("x", x_scale, 113)},
+                                {{"kernel_shape", list({3, 3})},
+                                 {"strides", list({2, 2})},
+                                 {"ceil_mode", number(1)},
+                                 {"count_include_pad", number(1)}});
+    b.output(b.quantize(y, 0.1F, 100), u8);
+  });
   stays("SpaceToDepth", [&](model_builder& b) {
     const std::string y =
         b.add("SpaceToDepth", {b.pair("x", x_scale, 113)}, {{"blocksize", number(2)}});

@@ -132,7 +132,8 @@ const std::map<std::string_view, std::vector<std::string_view>>& without_gradien
         "detent.QLinearGlobalAveragePool",
         "detent.QLinearMul",
         "detent.QLinearSub"}},
-      {"made for execution only, from operators with a gradient", {"detent.Conv", "detent.Gemm"}},
+      {"made for execution only, from operators with a gradient",
+       {"detent.Conv", "detent.Gemm", "detent.MatMul"}},
   };
   return reasons;
 }

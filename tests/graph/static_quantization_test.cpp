@@ -16,12 +16,16 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/graph/nncf/quantize.hpp>
 #include <detent/graph/onnx.hpp>
+#include <detent/graph/ppq/qdq.hpp>
+#include <detent/graph/ppq/quantize_onnx_model.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
 #include <detent/graph/quantize/weight_rounding.hpp>
+#include <detent/graph/rewrite/gemm_factors.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observer_registry.hpp>
@@ -731,6 +735,86 @@ TEST_CASE("static: what is said of one activation") {
             .zero_point == -8);
   says(invalid, {"'x'"}, "x",
        {.range = detent::value_range{0.0F, std::numeric_limits<float>::infinity()}});
+}
+
+TEST_CASE("static: images whose sizes are open are quantized as those of a fixed size") {
+  random_source r(96);
+  INFO("seed ", r.seed());
+  // Windows that do not fit into an image of one pixel.
+  const auto network_of = [&](const shape& in) {
+    random_source weights(97);
+    model_builder b;
+    b.input("x", in);
+    std::string y = "x";
+    for (const char* w : {"w0", "w1", "w2"}) {
+      const std::int64_t channels = y == "x" ? 3 : 4;
+      b.constant(w, random_floats(weights, {4, channels, 3, 3}, -0.4F, 0.4F));
+      y = b.add("Relu", {b.add("Conv", {y, w})});
+    }
+    y = b.add("AveragePool", {y}, {{"kernel_shape", list({2, 2})}});
+    b.output(b.add("Add", {y, b.add("Sigmoid", {y})}));
+    return b.get();
+  };
+  const graph::model open = network_of({-1, 3, -1, -1});
+  const graph::model fixed = network_of({-1, 3, 12, 12});
+  std::vector<sample> samples;
+  for (int i = 0; i < 8; ++i) {
+    samples.push_back({{"x", random_floats(r, {1, 3, 12, 12}, -2.0F, 2.0F)}});
+  }
+  const auto check = [&](const char* what, const auto& quantized) {
+    INFO(what);
+    const graph::model a = quantized(open);
+    const graph::model b = quantized(fixed);
+    CHECK(count(b, "QuantizeLinear") >= 5);
+    CHECK(operators(a) == operators(b));
+    CHECK(operators(graph::for_execution(a)) == operators(graph::for_execution(b)));
+  };
+  check("static", [&](const graph::model& m) {
+    return graph::static_quantization(m, samples_source(samples)).result;
+  });
+  check("nncf", [&](const graph::model& m) {
+    return graph::nncf::quantize(m, graph::nncf::dataset(samples)).result;
+  });
+  check("ppq", [&](const graph::model& m) {
+    return graph::ppq::to_qdq(graph::ppq::quantize_onnx_model(
+        {.onnx_import_file = m, .calib_dataloader = samples_source(samples), .calib_steps = 8}));
+  });
+}
+
+TEST_CASE("static: factors of a Gemm go into its constants") {
+  random_source r(98);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 6});
+  b.constant("w", random_floats(r, {6, 6}, -0.4F, 0.4F));
+  b.constant("c", random_floats(r, {6}, -0.5F, 0.5F));
+  b.constant("v", random_floats(r, {6, 6}, -0.4F, 0.4F));
+  const auto factors = [](float alpha, float beta) {
+    return test::attributes{{"alpha", graph::attribute::of(alpha)},
+                            {"beta", graph::attribute::of(beta)},
+                            {"transB", number(1)}};
+  };
+  // The second one shares its weights, the third one has a bias that does not count.
+  std::string y = b.add("Gemm", {"x", "w", "c"}, factors(0.7F, 3.0F));
+  y = b.add("Gemm", {b.add("Relu", {y}), "w", "c"}, factors(1.0F, -1.0F));
+  y = b.add("Gemm", {b.add("Relu", {y}), "v", "c"}, factors(2.5F, 0.0F));
+  b.output(y);
+  const auto samples = test::samples_of_x(r, {4, 6}, 6);
+  const graph::model q = graph::static_quantization(b.get(), test::samples_source(samples)).result;
+  CHECK(snr(b.get(), q, samples) > 25.0);
+  CHECK(count(graph::for_execution(q), "QLinearGemm", "detent") == 3);
+
+  // A factor of what is computed stays.
+  model_builder computed;
+  computed.input("x", {2, 3});
+  computed.input("z", {3, 2});
+  computed.input("c", {2});
+  computed.constant("w", random_floats(r, {3, 2}, -1.0F, 1.0F));
+  computed.output(computed.add("Gemm", {"x", "z"}, {{"alpha", graph::attribute::of(0.5F)}}));
+  computed.output(computed.add("Gemm", {"x", "w", "c"}, {{"beta", graph::attribute::of(0.5F)}}));
+  graph::model same = computed.get();
+  graph::fold_gemm_factors(same);
+  CHECK(graph::to_onnx(same) == graph::to_onnx(computed.get()));
 }
 
 TEST_CASE("static: ignored nodes") {

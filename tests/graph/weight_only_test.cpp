@@ -395,7 +395,6 @@ TEST_CASE("weight only: nodes that stay") {
   b.output(b.add("MatMul", {"x", "row"}));
   b.output(b.add("MatMul", {"x", "empty"}));
   b.output(b.add("MatMul", {"w", "w"}));
-  b.output(b.add("Gemm", {"x", "w"}, {{"alpha", test::real(0.5F)}}));
   b.output(b.add("Gemm", {"x", "w", "x"}, {{"beta", test::real(0.5F)}}));
   b.output(b.add("Gemm", {"x", "w"}, {{"transA", number(1)}}));
   const std::string taken = b.add("MatMul", {"x", "w"});
@@ -405,6 +404,26 @@ TEST_CASE("weight only: nodes that stay") {
   CHECK(q.nodes[products(q)[0]].outputs[0] == taken);
   CHECK(q.nodes.size() == b.get().nodes.size());
   CHECK(q.initializers.count("w") == 1);  // still used
+}
+
+TEST_CASE("weight only: factors of a Gemm go into its weights and bias") {
+  test::random_source r(76);
+  model_builder b;
+  b.input("x", {3, 32});
+  b.constant("w", test::random_floats(r, {32, 4}, -1.0F, 1.0F));
+  b.constant("c", test::random_floats(r, {4}, -1.0F, 1.0F));
+  b.output(
+      b.add("Gemm", {"x", "w", "c"}, {{"alpha", test::real(0.3F)}, {"beta", test::real(-2.0F)}}));
+  weight_only_options options;
+  options.bits = 8;
+  const graph::model q = graph::quantize_weights_only(b.get(), options);
+  CHECK(products(q).size() == 1);
+  const tensors inputs{{"x", test::random_floats(r, {3, 32}, -1.0F, 1.0F)}};
+  const auto expected = values_of<float>(outputs_of(b.get(), inputs)[0]);
+  const auto found = values_of<float>(outputs_of(q, inputs)[0]);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(std::fabs(found[i] - expected[i]) < 0.02F);
+  }
 }
 
 TEST_CASE("weight only: shared weights are stored once") {

@@ -5,7 +5,8 @@
 // Those of the domain "detent" are never written to files. detent.Conv adds an input 3 (a fused Add
 // of another value, with its broadcast) and the attributes `lower` and `upper` (a fused clamp after
 // it). detent.QLinearConv adds `qmin` and `qmax` (a fused clamp on the quantized grid); if its
-// output scale is absent, it writes floats, clamped to `lower` and `upper`.
+// output scale is absent, it writes floats, clamped to `lower` and `upper`, after a float bias, the
+// tenth input, is added.
 // For detent.ConvIntegerToFloat and DynamicQuantizeConv see scaled_sums.hpp.
 #ifndef DETENT_GRAPH_OPS_CONVOLUTION_HPP
 #define DETENT_GRAPH_OPS_CONVOLUTION_HPP
@@ -446,11 +447,16 @@ inline void run_integer_volume(operator_context& c, const integer_product_inputs
     options.lhs_zero_point = lhs_zero_point.value_or(options.lhs_zero_point);
     const tensor x = to_channels_last(lhs, c.allocate);
     tensor& y = c.outputs[0];
+    const std::span<const float> bias = optional_floats(c, at.float_bias, s.groups * s.group_out());
     for_integer_product(c, x, y.type(), [&]<class A, class T>() {
       convolve_volume(c, s, patches, x.data<A>().data(), static_cast<A>(options.lhs_zero_point),
                       y.mutable_data<T>().data(),
                       [&](std::size_t g, matrix_view<const A> rows, matrix_view<T> out) {
-                        gemm(rows, (*state.packed)[g], out, options);
+                        epilogue_options of_group = options;
+                        if (!bias.empty()) {
+                          of_group.bias = bias.subspan(g * out.columns, out.columns);
+                        }
+                        gemm(rows, (*state.packed)[g], out, of_group);
                       });
     });
   });
@@ -484,6 +490,7 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
   const window& w = state.own.windows.get(c, at.rhs);
   count_convolution(c, c.inputs[at.rhs].dims());
   tensor& y = c.make_output(0);
+  options.bias = optional_floats(c, at.float_bias, state.packed->shape().out_channels);
   for_integer_output(c, y.type(), [&]<class T>() {
     convolve<T>(x.values.data<std::uint8_t>(), *state.packed, w, y.mutable_data<T>(), options,
                 threads_for(c, state.packed->shape(), integers_worth_threads));
@@ -543,7 +550,7 @@ inline constexpr operator_definition convolution_operators[] = {
      &run_dynamic_convolution, true},
     {"", "QLinearConv", 8, 9, layout_support::any, &infer_qlinear_conv,
      [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},
-    {"detent", "QLinearConv", 5, 9, layout_support::any, &infer_qlinear_conv,
+    {"detent", "QLinearConv", 5, 10, layout_support::any, &infer_qlinear_conv,
      [](operator_context& c) { run_integer_convolution(c, qlinear_inputs); }, true},
 };
 

@@ -2,9 +2,12 @@
 // Gemm, MatMul, MatMulInteger, QLinearMatMul, and detent's own forms.
 //
 // Those of the domain "detent" are never written to files. detent.Gemm adds the attributes `lower`
-// and `upper` (a fused clamp). detent.QLinearGemm is QLinearMatMul with a two-dimensional constant
+// and `upper` (a fused clamp); detent.MatMul, whose right side is a constant matrix, has them, too,
+// and an input 2 (a fused Add). detent.QLinearGemm is QLinearMatMul with a two-dimensional constant
 // right side, the attributes `transB`, `qmin` and `qmax`, an int32 bias as ninth input, and float
-// output if the output scale is absent. com.microsoft.QGemm is here too.
+// output if the output scale is absent, to which a float bias, the tenth input, is
+// added.
+// com.microsoft.QGemm is here too.
 #ifndef DETENT_GRAPH_OPS_MATMUL_HPP
 #define DETENT_GRAPH_OPS_MATMUL_HPP
 
@@ -184,6 +187,48 @@ inline void run_matmul(operator_context& c) {
           }
         });
   });
+}
+
+inline void infer_matmul_sum(operator_context& c) {
+  infer_matmul(c);
+  c.set_output(0, c.input(0).type(), broadcast_dims(c, c.outputs[0].dims(), c.input(2).dims()));
+}
+
+/// Computes detent.MatMul.
+inline void run_matmul_sum(operator_context& c) {
+  require_floats(c);
+  const fused_clamp clamp(c.n());
+  const tensor& a = c.inputs[0];
+  const tensor& b = c.inputs[1];
+  const tensor& addend = c.inputs[2];
+  const matmul_shape s(c, a.dims(), b.dims());
+  tensor& y = c.make_output(0);
+  if (y.count() == 0) {
+    return;
+  }
+  c.count_multiply_adds({s.m, s.count(), s.n, s.k});
+  const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
+    fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
+  });
+  const std::size_t rows = s.m * s.count();
+  const auto multiply = [&](std::span<float> out, const float_epilogue_options& options) {
+    gemm({a.data<float>().data(), rows, s.k}, *state.packed, {out.data(), rows, s.n}, options,
+         *c.parallel);
+  };
+  const bool is_row =
+      addend.rank() > 0 && addend.count() == s.n && addend.dims().back() == y.dims().back();
+  if (y.dims() == s.out && (is_row || addend.dims() == s.out)) {
+    const std::ptrdiff_t stride = is_row ? 0 : static_cast<std::ptrdiff_t>(s.n);
+    multiply(y.mutable_data<float>(),
+             {clamp.lower, clamp.upper, {addend.data<float>().data(), rows, s.n, stride}});
+    return;
+  }
+  std::pmr::vector<float> product(rows * s.n, c.memory);
+  multiply(product, {});
+  map_broadcast(
+      c, [&](float x, float z) { return reference::clamp(x + z, clamp.lower, clamp.upper); },
+      operand<float>{product.data(), &s.out}, operand_of<float>(addend), y.mutable_data<float>(),
+      y.dims());
 }
 
 // ------------------------------------------------------------------------------------------- Gemm
@@ -438,6 +483,16 @@ inline void infer_quantized_gemm(operator_context& c, const integer_product_inpu
   c.set_output(0, type, std::move(out));
 }
 
+/// The float bias of a node as a matrix that is added to a float result of `rows` rows; a null
+/// matrix if it has none. It is added after the sums are scaled and rounded, as an Add node does.
+inline matrix_view<const float> bias_rows(const operator_context& c,
+                                          const integer_product_inputs& at, std::size_t rows,
+                                          std::size_t columns) {
+  const std::span<const float> bias = optional_floats(c, at.float_bias, columns);
+  return bias.empty() ? matrix_view<const float>()
+                      : matrix_view<const float>(bias.data(), rows, columns, 0);
+}
+
 inline void run_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const bool transposed = c.n().get_int("transB", 0) != 0;
   const tensor& b = c.inputs[at.rhs];
@@ -460,6 +515,7 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
   tensor& y = c.make_output(0);
   c.count_multiply_adds({y.count(), k});
   const std::size_t rows = n == 0 ? 0 : y.count() / n;
+  options.residual = bias_rows(c, at, rows, n);
   for_integer_product(c, a, y.type(), [&]<class A, class T>() {
     gemm(matrix_view<const A>(a.data<A>().data(), rows, k), *state.packed,
          matrix_view<T>(y.mutable_data<T>().data(), rows, n), options, *c.parallel);
@@ -468,13 +524,14 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
 
 inline constexpr operator_definition matmul_operators[] = {
     {"", "MatMul", 2, 2, layout_support::plain, &infer_matmul, &run_matmul, true},
+    {"detent", "MatMul", 3, 3, layout_support::plain, &infer_matmul_sum, &run_matmul_sum, true},
     {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
     {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
     {"", "MatMulInteger", 2, 4, layout_support::plain, &infer_matmul_integer,
      [](operator_context& c) { run_integer_matmul(c, integer_inputs); }, true},
     {"", "QLinearMatMul", 8, 8, layout_support::plain, &infer_qlinear_matmul,
      [](operator_context& c) { run_integer_matmul(c, qlinear_inputs); }, true},
-    {"detent", "QLinearGemm", 5, 9, layout_support::plain,
+    {"detent", "QLinearGemm", 5, 10, layout_support::plain,
      [](operator_context& c) { infer_quantized_gemm(c, qlinear_inputs); },
      [](operator_context& c) { run_quantized_gemm(c, qlinear_inputs); }, true},
     {"com.microsoft", "QGemm", 6, 9, layout_support::plain,

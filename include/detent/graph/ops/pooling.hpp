@@ -44,7 +44,7 @@ class pool_windows {
   pool_windows(const operator_context& c, const shape& in, const shape& out,
                const window_attributes& w)
       : memory_(c.memory), places_{places(c.memory), places(c.memory), places(c.memory)} {
-    c.require_supported(w.rank() <= 3, "no code for ", w.rank(), " spatial axes");
+    c.require_supported(w.rank() <= most_pooled_axes, "no code for ", w.rank(), " spatial axes");
     for (std::size_t i = 0; i < w.rank(); ++i) {
       const std::size_t j = 3 - w.rank() + i;  // missing axes come first and have extent 1
       in_[j] = in[i + 2];

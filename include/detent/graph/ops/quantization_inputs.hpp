@@ -20,6 +20,7 @@
 #include <detent/epilogue.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/quantize.hpp>
+#include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -187,8 +188,9 @@ struct integer_product_inputs {
   std::size_t float_bias = static_cast<std::size_t>(-1);  // bias that is added to float outputs
 };
 inline constexpr std::size_t absent_input = static_cast<std::size_t>(-1);
-/// The inputs of QLinearConv, QLinearMatMul and the library's own forms of them.
-inline constexpr integer_product_inputs qlinear_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8};
+/// The inputs of QLinearConv, QLinearMatMul and the library's own forms of them, which alone have a
+/// float bias.
+inline constexpr integer_product_inputs qlinear_inputs{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
 /// The inputs of ConvInteger and MatMulInteger, which have zero points but no scales.
 inline constexpr integer_product_inputs integer_inputs{
     0, absent_input, 2, 1, absent_input, 3, absent_input, absent_input, absent_input};

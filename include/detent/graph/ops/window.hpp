@@ -18,6 +18,9 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace ops {
 
+/// The largest number of spatial axes that pools take.
+inline constexpr std::size_t most_pooled_axes = 3;
+
 /// The window along each spatial axis, as the attributes of the node give it, with the padding that
 /// auto_pad stands for.
 struct window_attributes {
@@ -91,13 +94,14 @@ inline window_attributes read_window(const operator_context& c, const shape& dim
 }
 
 /// The extent of the output along spatial axis i for an input of extent `in`. Throws bad_file,
-/// naming the node, if the window does not fit even once.
+/// naming the node, if the window does not fit even once; in ceil mode it may reach beyond the
+/// padding by less than a stride.
 inline std::int64_t output_extent(const operator_context& c, const window_attributes& w,
                                   std::size_t i, std::int64_t in, bool ceil_mode) {
   const std::int64_t padded = in + w.pads_begin[i] + w.pads_end[i];
-  c.require(padded >= w.reach(i), "the window reaches over ", w.reach(i), " elements, axis ", i + 2,
-            " has ", padded, " with padding");
   const std::int64_t room = padded - w.reach(i);
+  c.require(room >= 0 || (ceil_mode && room > -w.strides[i]), "the window reaches over ",
+            w.reach(i), " elements, axis ", i + 2, " has ", padded, " with padding");
   std::int64_t out = (ceil_mode ? room + w.strides[i] - 1 : room) / w.strides[i] + 1;
   // A window that starts in the padding behind the input is dropped.
   if (ceil_mode && (out - 1) * w.strides[i] >= in + w.pads_begin[i]) {

@@ -509,13 +509,12 @@ class fake_quantized_network {
     }
     const std::string product = writer_.fresh(value + "_float");
     network_.nodes.back().outputs[0] = product;
-    const auto [maker, bias_codes] = product_of(i);
-    const std::string exact =
-        add_integer_operator(value, maker, bias_codes, computed->second, nullptr);
+    const integer_product_of_node from = product_of(i, true);
+    const std::string exact = add_integer_operator(value, from, computed->second, nullptr);
     network_.nodes.push_back(make_straight_through(product, exact, value));
-    if (folds_.count(maker) != 0) {
-      folded_codes_[maker] = exact;
-      float_products_[maker] = product;
+    if (folds_.count(from.maker) != 0) {
+      folded_codes_[from.maker] = exact;
+      float_products_[from.maker] = product;
     }
   }
 
@@ -537,12 +536,11 @@ class fake_quantized_network {
       const std::size_t unclamped = before_clamps(last);
       const activation_bounds bounds =
           unclamped == last ? activation_bounds() : plan_.bounds(value);
-      const auto [maker, bias_codes] = product_of(unclamped);
-      const std::string codes =
-          add_integer_operator(value, maker, bias_codes, computed->second, &a);
+      const integer_product_of_node from = product_of(unclamped, false);
+      const std::string codes = add_integer_operator(value, from, computed->second, &a);
       add_codes(n, codes, bounds.lower, bounds.upper);
-      if (folds_.count(maker) != 0) {
-        folded_codes_[maker] = codes;
+      if (folds_.count(from.maker) != 0) {
+        folded_codes_[from.maker] = codes;
       }
     }
     if (a.rule == activation_rule::lsq_plus) {
@@ -591,41 +589,49 @@ class fake_quantized_network {
     return writer_.add_values<float>(name, element_type::f32, {}, {value});
   }
 
-  /// The layer whose integer operator also computes node `i` of the plan, with the name of the bias
-  /// that it needs beside its own, or the node itself.
-  ///
-  /// An Add behind a layer that stays in float is part of the operator in the executor, which
-  /// stores the constant summand as a bias. The nodes that store it are added here.
-  std::pair<std::size_t, std::string> product_of(std::size_t i) {
+  /// What the integer operator of a node computes.
+  struct integer_product_of_node {
+    std::size_t maker = 0;    // the node of the plan whose product it is
+    std::string bias_codes;   // a bias in integers that is not the layer's own; may be empty
+    std::string bias_floats;  // a bias that is added to a float result; may be empty
+  };
+
+  /// What computes node `i` of the plan: the layer whose integer operator also computes it, or the
+  /// node itself. An Add behind a layer that stays in float is part of the operator in the
+  /// executor. The executor adds the constant summand to a float result, and stores it as a bias if
+  /// the result has 8 bits; the nodes that store it are added here.
+  integer_product_of_node product_of(std::size_t i, bool to_float) {
     if (const auto layer = plan_.layer_of_bias(i)) {
-      return {*layer, {}};
+      return {*layer, {}, {}};
     }
     const node& n = plan_.float_model().nodes[i];
     for (std::size_t k = 0; n.is("Add") && k < 2; ++k) {
       const auto product = producers_.find(n.inputs[k]);
       const auto layer =
           product == producers_.end() ? layers_.end() : layers_.find(product->second);
-      if (layer != layers_.end()) {
-        const std::string& bias = n.inputs[1 - k];
-        const std::string codes = writer_.fresh(bias + "_quantized");
-        const std::string& x = plan_.float_model().nodes[layer->first].inputs[0];
-        network_.nodes.push_back(
-            make_fake_quantize_bias(bias, activation_of(x).scale, layer->second.scale,
-                                    writer_.fresh(bias + "_fake_quantized"), codes));
-        return {layer->first, codes};
+      if (layer == layers_.end()) {
+        continue;
       }
+      const std::string& bias = n.inputs[1 - k];
+      if (to_float) {
+        return {layer->first, {}, bias};
+      }
+      const std::string codes = writer_.fresh(bias + "_quantized");
+      const std::string& x = plan_.float_model().nodes[layer->first].inputs[0];
+      network_.nodes.push_back(
+          make_fake_quantize_bias(bias, activation_of(x).scale, layer->second.scale,
+                                  writer_.fresh(bias + "_fake_quantized"), codes));
+      return {layer->first, codes, {}};
     }
-    return {i, {}};
+    return {i, {}, {}};
   }
 
   /// Adds the integer operator that computes the codes of a value on the grid `to`, or the value in
-  /// float if that is null, from the codes of what the node `maker` of the plan takes, before any
-  /// clamp. `bias_codes` are those of a bias that is not the layer's own; may be empty. Returns the
+  /// float if that is null, from the codes of what its maker takes, before any clamp. Returns the
   /// name of its result.
-  std::string add_integer_operator(const std::string& value, std::size_t maker,
-                                   const std::string& bias_codes, const node& lowered,
-                                   const activation* to) {
-    const node& from = plan_.float_model().nodes[maker];
+  std::string add_integer_operator(const std::string& value, const integer_product_of_node& product,
+                                   const node& lowered, const activation* to) {
+    const node& from = plan_.float_model().nodes[product.maker];
     node n = lowered;
     n.name = value + "_codes";
     for (const char* clamp : {"qmin", "qmax", "lower", "upper"}) {
@@ -637,7 +643,7 @@ class fake_quantized_network {
     };
     n.inputs.clear();
     operand(from.inputs[0]);
-    const auto own = layers_.find(maker);
+    const auto own = layers_.find(product.maker);
     if (own != layers_.end()) {
       const quantized_layer& l = own->second;
       n.inputs.insert(n.inputs.end(), {codes(l.weights, l.scale, l.typed_zero_point, l.axis),
@@ -648,7 +654,10 @@ class fake_quantized_network {
     n.inputs.insert(n.inputs.end(), {to == nullptr ? std::string() : to->scale,
                                      to == nullptr ? std::string() : to->typed_zero_point});
     if (own != layers_.end()) {
-      n.inputs.push_back(bias_codes.empty() ? own->second.bias_codes : bias_codes);
+      n.inputs.push_back(product.bias_codes.empty() ? own->second.bias_codes : product.bias_codes);
+    }
+    if (!product.bias_floats.empty()) {
+      n.inputs.push_back(product.bias_floats);
     }
     n.outputs = {writer_.fresh(value + "_codes")};
     network_.nodes.push_back(std::move(n));

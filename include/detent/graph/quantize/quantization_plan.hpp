@@ -20,11 +20,13 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/quantize/embedding_tables.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
+#include <detent/graph/rewrite/gemm_factors.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -72,7 +74,8 @@ inline void require_not_quantized(const model& m) {
 /// Whether a node is a Conv, ConvTranspose, Gemm or MatMul that can get integer weights: the
 /// weights are a float32 constant (of rank 2 for Gemm and MatMul, at least 3 for convolutions), the
 /// input is not a constant, and the bias, if there is one, is a float32 constant with one value for
-/// each output channel. A Gemm must not have transA, and its alpha and beta must be 1.
+/// each output channel. A Gemm must not have transA, and its alpha and beta must be 1; see
+/// fold_gemm_factors().
 [[nodiscard]] inline bool is_quantizable_layer(const model& m, const node& n) {
   const tensor* weights = detail::float_constant(m, n, 1);
   if (!is_layer(n) || n.outputs.empty() || weights == nullptr || weights->count() == 0 ||
@@ -149,6 +152,7 @@ class quantization_plan {
         }
       }
     }
+    fold_gemm_factors(m_);
     simplify(m_);
     const links after(m_);
     // The rules of nodes that have become one are sorted before they are combined, so that a rule
@@ -178,6 +182,7 @@ class quantization_plan {
         settings_(plan.settings_),
         quantizes_first_layer_(plan.quantizes_first_layer_),
         quantizes_last_layer_(plan.quantizes_last_layer_) {
+    fold_gemm_factors(m_);
     simplify(m_);
     prepare();
   }
@@ -390,9 +395,11 @@ class quantization_plan {
     for (const std::size_t i : layers_) {
       const node& n = m_.nodes[i];
       detail::with_context(n.label() + ": weights '" + n.inputs[1] + "'", [&] {
+        const tensor& weights = *detail::float_constant(m_, n, 1);
         min_max_observer range;
-        range.observe(detail::float_constant(m_, n, 1)->data<float>());
+        range.observe(weights.data<float>());
         static_cast<void>(range.range());
+        release_pages(weights);
       });
     }
   }

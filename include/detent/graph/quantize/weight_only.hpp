@@ -47,6 +47,7 @@
 #include <detent/graph/quantize/operator_rules.hpp>
 #include <detent/graph/quantize/quantization_scope.hpp>
 #include <detent/graph/quantize/weight_only_options.hpp>
+#include <detent/graph/rewrite/gemm_factors.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/runnable_part.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -87,6 +88,7 @@ class weight_only_quantizer {
       }
     }
     fold_constants(m_, false);
+    fold_gemm_factors(m_);
     find_layers(settings);
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fuses the sums of residual networks into their convolutions.
+// Fuses the sums of residual networks, and biases, into convolutions and products.
 #ifndef DETENT_GRAPH_REWRITE_FUSE_ADDITIONS_HPP
 #define DETENT_GRAPH_REWRITE_FUSE_ADDITIONS_HPP
 
@@ -15,10 +15,11 @@
 DETENT_NAMESPACE_BEGIN
 namespace graph {
 
-/// Fuses an Add into the Conv whose result it alone takes, if the other summand is not constant and
-/// the weights are float32: the Conv moves to the place of the Add, where both summands are known,
-/// and to the domain "detent", and takes the other summand as input 3. The result is for execution,
-/// not for files, and has the same bits. Call it before fuse_activations().
+/// Fuses an Add into the Conv or MatMul whose result it alone takes, if the right side or the
+/// filters are constant and of float32; behind a Conv the other summand must not be constant. The
+/// layer moves to the place of the Add, where both summands are known, and to the domain "detent",
+/// and takes the other summand as input 3 (Conv) or 2 (MatMul). The result is for execution, not
+/// for files, and has the same bits. Call it before fuse_activations().
 DETENT_GRAPH_DECL void fuse_additions(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
@@ -27,11 +28,13 @@ DETENT_GRAPH_DECL void fuse_additions(model& m) {
     return;
   }
   const links l(m);
-  // The Add behind a Conv, or none. Weights of 16 bits tell that the result of the Conv has 16
+  // The Add behind a layer, or none. Weights of 16 bits tell that the result of the layer has 16
   // bits, too, and is rounded before the sum.
   const auto sum_behind = [&](std::size_t i) {
     const node& n = m.nodes[i];
-    if (!n.is("Conv") || detail::float_constant(m, n, 1) == nullptr) {
+    const tensor* weights =
+        n.is("Conv") || n.is("MatMul") ? detail::float_constant(m, n, 1) : nullptr;
+    if (weights == nullptr || (n.is("MatMul") && weights->rank() != 2)) {
       return links::none;
     }
     const std::size_t next = detail::sole_consumer(m, l, i);
@@ -44,25 +47,26 @@ DETENT_GRAPH_DECL void fuse_additions(model& m) {
     if (next == links::none) {
       continue;
     }
-    node& convolution = m.nodes[i];
+    node& layer = m.nodes[i];
     node& addition = m.nodes[next];
-    const std::string& own = convolution.outputs[0];
+    const std::string& own = layer.outputs[0];
     const std::string other = addition.inputs[addition.inputs[0] == own ? 1 : 0];
-    if (other.empty() || other == own || m.initializer(other) != nullptr) {
+    const bool is_product = layer.is("MatMul");
+    if (other.empty() || other == own || (!is_product && m.initializer(other) != nullptr)) {
       continue;
     }
-    // Of two convolutions the later one takes the sum: the inputs of the other one need not wait.
+    // Of two layers the later one takes the sum: the inputs of the other one need not wait.
     const std::size_t maker = l.producer(other);
     if (maker != links::none && maker > i && sum_behind(maker) == next) {
       continue;
     }
-    convolution.domain = "detent";
+    layer.domain = "detent";
     m.opsets["detent"] = 1;
-    convolution.inputs.resize(3);
-    convolution.inputs.push_back(other);
-    convolution.outputs = addition.outputs;
-    addition = std::move(convolution);
-    convolution = node();  // removed by erase_absorbed()
+    layer.inputs.resize(is_product ? 2 : 3);
+    layer.inputs.push_back(other);
+    layer.outputs = addition.outputs;
+    addition = std::move(layer);
+    layer = node();  // removed by erase_absorbed()
   }
   detail::erase_absorbed(m);
 }

@@ -72,6 +72,14 @@ class integer_form {
     return can_multiply(x, w, d) && (!for_files_ || has_one_zero_point(w));
   }
 
+  /// Whether QLinearAveragePool of com.microsoft averages as this AveragePool does. It has no
+  /// dilations, and divides by all places of a window that reaches beyond the padding.
+  [[nodiscard]] bool can_average(const node& n) const {
+    return !for_files_ ||
+           (n.find("dilations") == nullptr &&
+            (n.get_int("ceil_mode", 0) == 0 || n.get_int("count_include_pad", 0) == 0));
+  }
+
   /// Whether an operator that moves elements has kernels for both uint8 and int8.
   [[nodiscard]] bool can_move_bytes(const node& n) const {
     static constexpr std::string_view names[] = {"Reshape",   "Flatten", "Transpose", "Squeeze",

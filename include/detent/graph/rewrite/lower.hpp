@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/element_movement.hpp>
 #include <detent/graph/ops/unary_functions.hpp>
+#include <detent/graph/ops/window.hpp>
 #include <detent/graph/rewrite/dynamic_products.hpp>
 #include <detent/graph/rewrite/fuse_additions.hpp>
 #include <detent/graph/rewrite/integer_operators.hpp>
@@ -143,12 +145,24 @@ class lowering {
     m_.nodes[i].outputs.clear();
   }
 
-  /// The name of a layer's bias as int32 with scale x_scale * w_scale; "" if it has none; nothing
-  /// if it cannot be represented so. A bias that is already stored in that form is used as it is.
-  [[nodiscard]] std::optional<std::string> bias(const std::string& value, const quantized_value& x,
-                                                const quantized_value& w, std::size_t channels) {
+  /// A layer's bias as inputs of its lowered form; both are empty if it has none.
+  struct lowered_bias {
+    std::string integers;  // int32 with scale x_scale * w_scale, which is added to the sums
+    std::string floats;    // float32, which is added to results that are floats
+  };
+
+  /// An 8-bit result may differ by this part of a level because its bias is rounded.
+  static constexpr double largest_bias_error = 1.0 / 32.0;
+
+  /// The bias of a layer whose result goes to `d`; nothing if it cannot be represented. A bias that
+  /// is already stored as int32 with scale x_scale * w_scale is used as it is. Any other one is
+  /// rounded to that form if the result is stored in 8 bits and differs too little by it to matter,
+  /// or if files have no other form; to a float result it is added as it is.
+  [[nodiscard]] std::optional<lowered_bias> bias(const std::string& value, const quantized_value& x,
+                                                 const quantized_value& w, std::size_t channels,
+                                                 const destination& d) {
     if (value.empty()) {
-      return std::string();
+      return lowered_bias();
     }
     const float x_scale = values_.constant(x.scale)->data<float>()[0];
     const auto w_scales = values_.constant(w.scale)->data<float>();
@@ -175,7 +189,7 @@ class lowering {
         values[i] = scale * q->data<std::int32_t>()[i];
       }
       if (same) {
-        return b->name;
+        return lowered_bias{b->name, {}};
       }
     } else {
       const tensor* f = values_.constant(value);
@@ -184,17 +198,35 @@ class lowering {
       }
       std::copy(f->data<float>().begin(), f->data<float>().end(), values.begin());
     }
+    if (!form_.for_files() && !d.is_quantized()) {
+      const auto row = float_bias(value);
+      return row ? std::optional(lowered_bias{{}, *row}) : std::nullopt;
+    }
+    const double tolerance =
+        d.is_quantized()
+            ? largest_bias_error *
+                  static_cast<double>(values_.constant(d.value.scale)->data<float>()[0])
+            : std::numeric_limits<double>::infinity();
     tensor q = tensor::allocate(element_type::s32, {static_cast<std::int64_t>(channels)});
     for (std::size_t i = 0; i < channels; ++i) {
       const double steps = std::nearbyint(values[i] / scales[i]);
-      if (!(std::fabs(steps) < 2147483648.0)) {
+      if (!(std::fabs(steps) < 2147483648.0) ||
+          std::fabs(values[i] - steps * scales[i]) > tolerance) {
         return std::nullopt;
       }
       q.mutable_data<std::int32_t>()[i] = static_cast<std::int32_t>(steps);
     }
     const std::string name = names_.take(value + "_s32");
     m_.initializers[name] = std::move(q);
-    return name;
+    return lowered_bias{name, {}};
+  }
+
+  /// Adds a bias to the inputs of a lowered layer that is not for files.
+  static void add_bias(node& lowered, const lowered_bias& b) {
+    lowered.inputs.push_back(b.integers);
+    if (!b.floats.empty()) {
+      lowered.inputs.push_back(b.floats);
+    }
   }
 
   /// Whether a constant has one element for each channel, along its last axis: a Gemm may as well
@@ -225,15 +257,17 @@ class lowering {
       return false;
     }
     const auto channels = static_cast<std::size_t>(values_.constant(w->name)->dim(0));
-    const auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    const auto b = bias(input_or_none(n, 2), *x, *w, channels, d);
     if (!b) {
       return false;
     }
     node lowered = form_.make("QLinearConv");
     lowered.attributes = n.attributes;
     lowered.inputs = inputs_of(*x, *w, d);
-    if (!form_.for_files() || !b->empty()) {
-      lowered.inputs.push_back(*b);
+    if (!form_.for_files()) {
+      add_bias(lowered, *b);
+    } else if (!b->integers.empty()) {
+      lowered.inputs.push_back(b->integers);
     }
     replace(i, std::move(lowered), d);
     return true;
@@ -265,11 +299,12 @@ class lowering {
     if (!form_.can_make(d) || !form_.can_multiply(*x, *w, d)) {
       return false;
     }
-    auto b = bias(input_or_none(n, 2), *x, *w, channels);
+    auto b = bias(input_or_none(n, 2), *x, *w, channels, d);
     if (const auto addition = gemm || files ? std::nullopt : values_.bias_behind(i, channels)) {
-      if (auto row = bias(addition->bias, *x, *w, channels)) {
+      destination behind = values_.destination_of(addition->node);
+      if (auto row = bias(addition->bias, *x, *w, channels, behind)) {
         b = std::move(row);
-        d = values_.destination_of(addition->node);
+        d = std::move(behind);
         d.absorbed.push_back(addition->node);
       }
     }
@@ -279,9 +314,9 @@ class lowering {
     node lowered = form_.make(!files ? "QLinearGemm" : gemm ? "QGemm" : "QLinearMatMul");
     lowered.inputs = inputs_of(*x, *w, d);
     if (!files) {
-      lowered.inputs.push_back(*b);
+      add_bias(lowered, *b);
     } else if (gemm) {  // MatMul has no bias
-      lowered.inputs.insert(lowered.inputs.begin() + 6, *b);
+      lowered.inputs.insert(lowered.inputs.begin() + 6, b->integers);
     }
     if (gemm || !files) {
       lowered.attributes["transB"] = attribute::of(std::int64_t{transposed});
@@ -295,16 +330,16 @@ class lowering {
   bool lower_float_gemm(std::size_t i, const quantized_value& x, const quantized_value& w,
                         std::size_t channels) {
     const node& n = m_.nodes[i];
-    const auto b = bias(input_or_none(n, 2), x, w, channels);
+    destination d;
+    d.value.name = n.outputs[0];
+    const auto b = bias(input_or_none(n, 2), x, w, channels, d);
     if (!form_.can_multiply(x, w) || !b) {
       return false;
     }
-    destination d;
-    d.value.name = n.outputs[0];
     node lowered = form_.make("QGemm");
     lowered.inputs = {x.name, x.scale, zero_point_of(x), w.name, w.scale, zero_point_of(w)};
-    if (!b->empty()) {
-      lowered.inputs.push_back(*b);
+    if (!b->integers.empty()) {
+      lowered.inputs.push_back(b->integers);
     }
     lowered.attributes["transB"] = attribute::of(n.get_int("transB", 0));
     replace(i, std::move(lowered), d);
@@ -402,7 +437,7 @@ class lowering {
     const auto x = values_.activation(n.inputs[0]);
     const destination d = values_.destination_of(i);
     if (!x || !d.is_quantized() || d.bounds || !form_.can_make(d) ||
-        (form_.for_files() && n.find("dilations") != nullptr)) {
+        values_.rank_of(n.inputs[0]) > 2 + ops::most_pooled_axes || !form_.can_average(n)) {
       return false;
     }
     node lowered = form_.make("QLinear" + n.op_type);
@@ -574,6 +609,14 @@ class lowering {
     return true;
   }
 
+  /// Whether windows of a MaxPool may lie in the padding only, as those with dilations may: their
+  /// result is -infinity, which has no code that a change of scale leaves the lowest one.
+  [[nodiscard]] static bool may_pool_padding(const node& n) {
+    const auto dilations = n.get_ints("dilations");
+    return n.is("MaxPool") &&
+           std::any_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d != 1; });
+  }
+
   bool lower_movement(std::size_t i) {
     const node& n = m_.nodes[i];
     const auto x = values_.activation(n.inputs[0]);
@@ -585,7 +628,8 @@ class lowering {
     }
     const quantized_value result = values_.made_by(q);
     const bool same = values_.params(result) == values_.params(*x) && result.type == x->type;
-    if (form_.for_files() && (!same || !form_.can_move_bytes(n))) {
+    if ((form_.for_files() && (!same || !form_.can_move_bytes(n))) ||
+        (!same && may_pool_padding(n))) {
       return false;
     }
     node& moved = m_.nodes[i];
@@ -648,7 +692,10 @@ inline void use_onnx_quantizers(model& m) {
 /// operator between DequantizeLinear and QuantizeLinear nodes with constant parameters:
 ///
 /// - Conv, Gemm and MatMul (with a following Relu or Clip) become detent.QLinearConv and
-///   detent.QLinearGemm. Their sums are exact 32-bit integers; their result may be float.
+///   detent.QLinearGemm. Their sums are exact 32-bit integers; their result may be float. A bias
+///   that is no multiple of x_scale * w_scale is added to float results as it is, and rounded to
+///   one for 8-bit results, unless that changes these by more than 1/32 of a level: such a layer
+///   stays in float.
 /// - Add, Sub, Mul, Div, averages and Concat become the detent.QLinear... operator of that name.
 /// - Unary activations and changes of scale become detent.Lookup, a table of all 256 values.
 /// - BatchNormalization (with a following Relu or Clip) becomes detent.QLinearBatchNormalization,

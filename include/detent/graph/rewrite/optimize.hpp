@@ -551,7 +551,7 @@ DETENT_GRAPH_DECL void fuse_activations(model& m) {
   const links l(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     node& n = m.nodes[i];
-    const bool is_sum = n.domain == "detent" && n.op_type == "Conv";
+    const bool is_sum = n.domain == "detent" && (n.op_type == "Conv" || n.op_type == "MatMul");
     if (!n.is("Conv") && !n.is("Gemm") && !is_sum && !is_fused_dynamic(n)) {
       continue;
     }

@@ -3,6 +3,8 @@
 #ifndef DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 #define DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -29,21 +31,26 @@ namespace graph {
 /// sub-graphs are not listed.
 ///
 /// `input_dims` gives the shapes of inputs by name and takes the place of what they declare. Open
-/// dimensions (-1) count as 1; an input without any shape is unknown. `m` must have its nodes in
-/// topological order.
+/// dimensions (-1) count as 1; an input without any shape is unknown. Values that stay unknown so,
+/// because windows do not fit into images of one pixel, have the type and shape, but no elements,
+/// that follow where all open dimensions but the first one of each input count as 480. `m` must
+/// have its nodes in topological order.
 ///
 /// Throws what the operators throw, naming the node, for nodes whose inputs do not fit together. If
 /// a dimension of an input is open, such nodes are no error and their outputs are missing, because
-/// the 1 in its place may be what does not fit. Thread-safe.
+/// the number in its place may be what does not fit. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims = {},
     const operator_registry& registry = default_operators());
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
-DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
-    const model& m, const std::map<std::string, shape>& input_dims,
-    const operator_registry& registry) {
-  std::map<std::string, tensor> known;
+namespace detail {
+
+/// infer_shapes() where open dimensions count as `open_dim`, the first one of each input as 1.
+/// Returns whether there are any.
+inline bool infer_with_open_dims(const model& m, const std::map<std::string, shape>& input_dims,
+                                 const operator_registry& registry, std::int64_t open_dim,
+                                 std::map<std::string, tensor>& known) {
   for (const auto& [name, t] : m.initializers) {
     known[name] = t;
   }
@@ -54,14 +61,38 @@ DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
       continue;
     }
     shape dims = given != input_dims.end() ? given->second : v.dims;
-    for (std::int64_t& d : dims) {
-      is_open = is_open || d < 0;
-      d = d < 0 ? 1 : d;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      is_open = is_open || dims[d] < 0;
+      dims[d] = dims[d] >= 0 ? dims[d] : d == 0 ? 1 : open_dim;
     }
     known[v.name] = tensor(v.type, dims);
   }
-  // The model may be wrong for the size 1 that stands for an open dimension, hence lenient.
-  detail::infer_values(m, m, known, is_open, registry);
+  // The model may be wrong for the size that stands for an open dimension, hence lenient.
+  infer_values(m, m, known, is_open, registry);
+  return is_open;
+}
+
+}  // namespace detail
+
+DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
+    const model& m, const std::map<std::string, shape>& input_dims,
+    const operator_registry& registry) {
+  std::map<std::string, tensor> known;
+  const bool is_open = detail::infer_with_open_dims(m, input_dims, registry, 1, known);
+  const auto is_unknown = [&](const std::string& name) {
+    return !name.empty() && known.count(name) == 0;
+  };
+  const bool is_complete = std::none_of(m.nodes.begin(), m.nodes.end(), [&](const node& n) {
+    return std::any_of(n.outputs.begin(), n.outputs.end(), is_unknown);
+  });
+  if (is_open && !is_complete) {
+    constexpr std::int64_t larger_size = 480;
+    std::map<std::string, tensor> larger;
+    static_cast<void>(detail::infer_with_open_dims(m, input_dims, registry, larger_size, larger));
+    for (const auto& [name, t] : larger) {
+      known.try_emplace(name, t.form());
+    }
+  }
   return known;
 }
 #endif
