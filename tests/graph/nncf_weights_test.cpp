@@ -18,9 +18,11 @@
 
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/run/executor.hpp>
+#include <detent/parallel.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare_models.hpp"
+#include "for_each_target.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -766,6 +768,19 @@ float estimated_scale(const std::vector<float>& w, const std::vector<float>& mag
 
 }  // namespace
 
+namespace {
+
+/// Samples of one row each.
+nncf::detail::layer_input_samples inputs_of(const std::vector<std::vector<float>>& samples) {
+  nncf::detail::layer_input_samples inputs;
+  for (const std::vector<float>& x : samples) {
+    inputs.add("x", floats({1, static_cast<std::int64_t>(x.size())}, x));
+  }
+  return inputs;
+}
+
+}  // namespace
+
 TEST_CASE("scale estimation: groups of weights beside the formulas") {
   random_source r(21);
   INFO("seed ", r.seed());
@@ -793,13 +808,66 @@ TEST_CASE("scale estimation: groups of weights beside the formulas") {
     const nncf::detail::weight_groups one{1, size, 1, false, size};
     const nncf::detail::integer_weights q = nncf::detail::quantize_by_range(w, one, four_bits);
     const std::int32_t zero_point = q.zero_points.empty() ? 0 : q.zero_points[0];
-    const float scale = nncf::detail::scale_estimator(four_bits, params, magnitudes, samples)
-                            .run(w, 0, q.scales[0], zero_point);
+    nncf::detail::integer_weights estimated = q;
+    nncf::detail::estimate_scales(w, one, four_bits, params, inputs_of(samples), estimated);
+    const float scale = estimated.scales[0];
     CHECK(static_cast<double>(scale) ==
           doctest::Approx(static_cast<double>(estimated_scale(w, magnitudes, samples, q.scales[0],
                                                               static_cast<float>(zero_point),
                                                               asymmetric, params)))
               .epsilon(1e-6));
+  }
+}
+
+TEST_CASE("scale estimation: each of many groups has the scale that it has alone, on any threads") {
+  random_source r(23);
+  INFO("seed ", r.seed());
+  constexpr std::size_t outputs = 70;
+  constexpr std::size_t block = 12;
+  constexpr std::size_t inputs = 2 * block;
+  std::vector<std::vector<float>> samples;
+  std::vector<std::vector<float>> halves[2];
+  for (int i = 0; i < 5; ++i) {
+    samples.push_back(r.reals(inputs, -1.0F, 1.0F));
+    const auto middle = samples.back().begin() + static_cast<std::ptrdiff_t>(block);
+    halves[0].emplace_back(samples.back().begin(), middle);
+    halves[1].emplace_back(middle, samples.back().end());
+  }
+  detent::thread_pool pool(3);
+  const nncf::scale_estimation_params params;
+  for (const bool asymmetric : {false, true}) {
+    for (const bool is_turned : {false, true}) {
+      CAPTURE(asymmetric);
+      CAPTURE(is_turned);
+      const nncf::detail::integer_mode four_bits{4, asymmetric};
+      const nncf::detail::weight_groups groups =
+          is_turned ? nncf::detail::weight_groups{outputs, inputs, 1, false, block}
+                    : nncf::detail::weight_groups{1, inputs, outputs, false, block};
+      const std::vector<float> w = r.reals(outputs * inputs, -1.0F, 1.0F);
+      const auto by_range = nncf::detail::quantize_by_range(w, groups, four_bits);
+      auto expected = by_range;
+      for (std::size_t n = 0; n < outputs; ++n) {
+        for (const std::size_t half : {0U, 1U}) {
+          std::vector<float> alone;
+          for (std::size_t k = half * block; k < (half + 1) * block; ++k) {
+            alone.push_back(w[is_turned ? n * inputs + k : k * outputs + n]);
+          }
+          const nncf::detail::weight_groups one{1, block, 1, false, block};
+          auto q = nncf::detail::quantize_by_range(alone, one, four_bits);
+          nncf::detail::estimate_scales(alone, one, four_bits, params, inputs_of(halves[half]), q);
+          expected.scales[is_turned ? n * 2 + half : half * outputs + n] = q.scales[0];
+        }
+      }
+      CHECK(expected.scales != by_range.scales);
+      for_each_target([&] {
+        for (const detent::parallel_for& parallel : {detent::parallel_for(), pool.parallel()}) {
+          auto q = by_range;
+          nncf::detail::estimate_scales(w, groups, four_bits, params, inputs_of(samples), q,
+                                        parallel);
+          CHECK(q.scales == expected.scales);
+        }
+      });
+    }
   }
 }
 
@@ -901,11 +969,12 @@ std::vector<float> aware_scales(const std::vector<float>& w, std::size_t inputs,
 TEST_CASE("awq: scales of inputs beside the formulas") {
   random_source r(22);
   INFO("seed ", r.seed());
+  detent::thread_pool pool(3);
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
     constexpr std::size_t block = 8;
     const std::size_t inputs = block * r.size(1, 4);
-    const std::size_t outputs = r.size(1, 5);
+    const std::size_t outputs = r.chance(70) ? r.size(1, 5) : r.size(30, 70);
     const std::vector<float> w = r.reals(outputs * inputs, -1.0F, 1.0F);
     // Magnitudes of all sizes, some beyond the limit of 100.
     std::vector<float> sizes(inputs);
@@ -913,13 +982,11 @@ TEST_CASE("awq: scales of inputs beside the formulas") {
       size = std::ldexp(1.0F, r.integer(-3, 9));
     }
     std::vector<std::vector<float>> samples;
-    nncf::detail::layer_input_samples all;
     for (int i = 0; i < 6; ++i) {
       samples.push_back(r.reals(inputs, -1.0F, 1.0F));
       for (std::size_t k = 0; k < inputs; ++k) {
         samples.back()[k] *= sizes[k];
       }
-      all.add("x", floats({1, static_cast<std::int64_t>(inputs)}, samples.back()));
     }
     nncf::awq_params params;
     params.percent_to_apply = r.chance(50) ? 0.002 : 0.1;
@@ -927,8 +994,13 @@ TEST_CASE("awq: scales of inputs beside the formulas") {
     const nncf::detail::integer_mode four_bits{4, r.chance(50)};
     const nncf::detail::weight_groups groups{outputs, inputs, 1, false, block};
     const nncf::detail::weight_rows rows{w, groups};
-    const std::vector<float> scales =
-        nncf::detail::activation_aware_scaler(rows, four_bits, params, all, {}).run();
+    const nncf::detail::activation_aware_scaler scaler(rows, four_bits, params, inputs_of(samples),
+                                                       {});
+    const std::vector<float> scales = scaler.run();
+    for_each_target([&] {
+      CHECK(scaler.run() == scales);
+      CHECK(scaler.run(pool.parallel()) == scales);
+    });
     const std::vector<float> expected = aware_scales(w, inputs, block, samples, params, four_bits);
     for (std::size_t k = 0; k < inputs; ++k) {
       CAPTURE(k);

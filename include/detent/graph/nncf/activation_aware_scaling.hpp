@@ -20,6 +20,9 @@
 // Sums are computed in double here and in float32 by NNCF: scales agree to about six digits, unless
 // two alphas are so close that rounding decides.
 //
+// Several outputs are handled side by side, and several alphas at the same time. No sum depends on
+// that: results have the same bits for any number of threads.
+//
 // Source: NNCF 3.4, quantization/algorithms/weight_compression/{awq,awq_patterns}.py.
 #ifndef DETENT_GRAPH_NNCF_ACTIVATION_AWARE_SCALING_HPP
 #define DETENT_GRAPH_NNCF_ACTIVATION_AWARE_SCALING_HPP
@@ -35,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/nncf/compress_weights_options.hpp>
@@ -42,6 +46,9 @@
 #include <detent/graph/nncf/operator_graph.hpp>
 #include <detent/graph/nncf/operator_traits.hpp>
 #include <detent/graph/nncf/weight_groups.hpp>
+#include <detent/graph/nncf/weight_lanes.hpp>
+#include <detent/graph/nncf/weight_rows.hpp>
+#include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf::detail {
@@ -91,19 +98,6 @@ struct scaling_place {
              : std::optional<scaling_place>(scaling_place{*found, l.producer(input)});
 }
 
-/// The weights of a layer with K inputs and N outputs, as a matrix.
-struct weight_rows {
-  std::span<const float> weights;
-  const weight_groups& groups;  // divides the axis of the inputs
-
-  [[nodiscard]] std::size_t inputs() const noexcept { return groups.middle; }
-  [[nodiscard]] std::size_t outputs() const noexcept { return groups.outer * groups.inner; }
-  [[nodiscard]] float at(std::size_t output, std::size_t input) const noexcept {
-    return weights[(output / groups.inner * groups.middle + input) * groups.inner +
-                   output % groups.inner];
-  }
-};
-
 /// The scales of the inputs by the weights alone.
 [[nodiscard]] inline std::vector<float> scales_of_weights(const weight_rows& w) {
   std::vector<float> scales(w.inputs());
@@ -152,10 +146,11 @@ class activation_aware_scaler {
         magnitudes_(inputs.magnitudes()),
         samples_(inputs.means(params.subset_size)) {}
 
-  [[nodiscard]] std::vector<float> run() const {
+  /// The exponents are shared out over `parallel`; the result does not depend on it.
+  [[nodiscard]] std::vector<float> run(const parallel_for& parallel = {}) const {
     std::vector<float> scales(w_.inputs(), 1.0F);
     for (const std::size_t group : groups_to_correct()) {
-      const std::vector<float> best = scales_of(group * w_.groups.block);
+      const std::vector<float> best = scales_of(group * w_.groups.block, parallel);
       std::copy(best.begin(), best.end(),
                 scales.begin() + static_cast<std::ptrdiff_t>(group * w_.groups.block));
     }
@@ -163,6 +158,14 @@ class activation_aware_scaler {
   }
 
  private:
+  /// What belongs to the group that begins at input `first`.
+  struct group_problem {
+    std::size_t first = 0;
+    std::vector<float> magnitudes;
+    std::vector<lanes<float>> weights;  // [tiles, inputs]
+    std::vector<double> exact_outputs;  // [samples, tiles, lanes]
+  };
+
   /// The groups of the inputs with the largest magnitudes.
   [[nodiscard]] std::set<std::size_t> groups_to_correct() const {
     std::vector<std::size_t> order(magnitudes_.size());
@@ -181,96 +184,149 @@ class activation_aware_scaler {
 
   /// The magnitudes of a group, limited to between their 10 % quantile and 100.
   [[nodiscard]] std::vector<float> limited_magnitudes(std::size_t first) const {
+    using detent::detail::rounded_product;
     const auto begin = magnitudes_.begin() + static_cast<std::ptrdiff_t>(first);
     std::vector<float> m(begin, begin + static_cast<std::ptrdiff_t>(w_.groups.block));
     std::vector<float> sorted = m;
     std::sort(sorted.begin(), sorted.end());
-    const double at = 0.1 * static_cast<double>(sorted.size() - 1);
+    const double at = rounded_product(0.1, static_cast<double>(sorted.size() - 1));
     const auto below = static_cast<std::size_t>(at);
     const std::size_t above = (std::min)(below + 1, sorted.size() - 1);
-    const auto least = static_cast<float>(sorted[below] + (at - static_cast<double>(below)) *
-                                                              (sorted[above] - sorted[below]));
+    const auto difference = static_cast<double>(sorted[above] - sorted[below]);
+    const auto least =
+        static_cast<float>(static_cast<double>(sorted[below]) +
+                           rounded_product(at - static_cast<double>(below), difference));
     for (float& v : m) {
       v = (std::min)((std::max)(v, least), largest_magnitude);
     }
     return m;
   }
 
-  /// The best scales of the group that begins at input `first`; 1 if none is good.
-  [[nodiscard]] std::vector<float> scales_of(std::size_t first) const {
+  /// The number of outputs with those that no lane has.
+  [[nodiscard]] std::size_t output_stride() const noexcept { return w_.tiles() * lane_count; }
+
+  [[nodiscard]] group_problem problem_of(std::size_t first) const {
     const std::size_t size = w_.groups.block;
-    const std::vector<float> magnitudes = limited_magnitudes(first);
-    std::vector<float> weights(w_.outputs() * size);
-    for (std::size_t n = 0; n < w_.outputs(); ++n) {
+    group_problem p{first, limited_magnitudes(first), {}, {}};
+    p.weights.resize(w_.tiles() * size);
+    p.exact_outputs.resize(samples_.size() * output_stride());
+    const sample_rows inputs = divided_rows(samples_, first, std::vector<float>(size, 1.0F));
+    tile_values values(size);
+    for (std::size_t tile = 0; tile < w_.tiles(); ++tile) {
+      const std::span<lanes<float>> weights = std::span(p.weights).subspan(tile * size, size);
+      w_.copy_tile(tile, first, weights);
       for (std::size_t k = 0; k < size; ++k) {
-        weights[n * size + k] = w_.at(n, first + k);
+        values.set(k, weights[k]);
       }
+      values.multiply(inputs, 0, p.exact_outputs.data() + tile * lane_count, output_stride());
     }
-    std::vector<float> best(size, 1.0F);
-    std::vector<float> scales(size, 1.0F);
-    const std::vector<double> exact = products(weights, scales, first);
+    return p;
+  }
+
+  /// The best scales of the group that begins at input `first`; 1 if none is good.
+  [[nodiscard]] std::vector<float> scales_of(std::size_t first,
+                                             const parallel_for& parallel) const {
+    const group_problem p = problem_of(first);
+    std::vector<double> alphas(params_.steps, params_.alpha_min);
+    for (std::size_t step = 1; step < alphas.size(); ++step) {
+      alphas[step] = alphas[step - 1] +
+                     (params_.alpha_max - params_.alpha_min) / static_cast<double>(params_.steps);
+    }
+    std::vector<double> errors(alphas.size());
+    detent::detail::run_parallel(parallel, alphas.size(), [&](std::size_t step) {
+      errors[step] = error(p, scales_of_exponent(p, alphas[step]));
+    });
     double least = 0.0;
-    for (const double y : exact) {
+    for (const double y : p.exact_outputs) {
       least = (std::max)(least, std::abs(y));
     }
-    double alpha = params_.alpha_min;
-    for (std::size_t step = 0; step < params_.steps; ++step) {
-      std::transform(magnitudes.begin(), magnitudes.end(), scales.begin(),
-                     [&](float m) { return std::pow(m, static_cast<float>(alpha)); });
-      for (std::size_t k = 0; k < size && !least_scales_.empty(); ++k) {
-        scales[k] = (std::max)(scales[k], least_scales_[first + k]);
+    std::optional<double> best;
+    for (std::size_t step = 0; step < alphas.size(); ++step) {
+      if (errors[step] < least) {
+        least = errors[step];
+        best = alphas[step];
       }
-      const double e = error(weights, scales, exact, first);
-      if (e < least) {
-        least = e;
-        best = scales;
-      }
-      alpha += (params_.alpha_max - params_.alpha_min) / static_cast<double>(params_.steps);
     }
-    return best;
+    return best ? scales_of_exponent(p, *best) : std::vector<float>(p.magnitudes.size(), 1.0F);
+  }
+
+  [[nodiscard]] std::vector<float> scales_of_exponent(const group_problem& p, double alpha) const {
+    std::vector<float> scales(p.magnitudes.size());
+    std::transform(p.magnitudes.begin(), p.magnitudes.end(), scales.begin(),
+                   [&](float m) { return std::pow(m, static_cast<float>(alpha)); });
+    for (std::size_t k = 0; k < scales.size() && !least_scales_.empty(); ++k) {
+      scales[k] = (std::max)(scales[k], least_scales_[p.first + k]);
+    }
+    return scales;
   }
 
   /// The mean error of the outputs of a group with these scales; infinite if a product with them
   /// overflows.
-  [[nodiscard]] double error(std::vector<float> weights, std::span<const float> scales,
-                             std::span<const double> exact, std::size_t first) const {
-    const weight_groups rows{w_.outputs(), scales.size(), 1, false, scales.size()};
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      weights[i] *= scales[i % scales.size()];
-      if (!std::isfinite(weights[i])) {
+  [[nodiscard]] double error(const group_problem& p, std::span<const float> scales) const {
+    const std::size_t size = scales.size();
+    const sample_rows inputs = divided_rows(samples_, p.first, scales);
+    std::vector<lanes<float>> scaled(size);
+    tile_values values(size);
+    std::vector<double> outputs(p.exact_outputs.size());
+    for (std::size_t tile = 0; tile < w_.tiles(); ++tile) {
+      if (!scale_tile(std::span(p.weights).subspan(tile * size, size), scales, scaled)) {
         return std::numeric_limits<double>::infinity();
       }
+      round_tile(scaled, values);
+      values.multiply(inputs, 0, outputs.data() + tile * lane_count, output_stride());
     }
-    const integer_weights q = quantize_by_range(weights, rows, mode_);
-    rows.for_each([&](std::size_t i, std::size_t g) { weights[i] = q.value(i, g); });
-    const std::vector<double> outputs = products(weights, scales, first);
+    // In the order of the outputs of one sample after the other.
     double sum = 0.0;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      sum += std::abs(outputs[i] - exact[i]);
+    for (std::size_t s = 0; s < samples_.size(); ++s) {
+      for (std::size_t i = s * output_stride(); i < s * output_stride() + w_.outputs(); ++i) {
+        sum += std::abs(outputs[i] - p.exact_outputs[i]);
+      }
     }
-    return sum / static_cast<double>(outputs.size());
+    return sum / static_cast<double>(samples_.size() * w_.outputs());
   }
 
-  /// The outputs of a group for all samples: weights * (inputs / scales).
-  [[nodiscard]] std::vector<double> products(std::span<const float> weights,
-                                             std::span<const float> scales,
-                                             std::size_t first) const {
-    std::vector<double> outputs;
-    outputs.reserve(samples_.size() * w_.outputs());
-    std::vector<float> x(scales.size());
-    for (const std::vector<float>& sample : samples_) {
-      for (std::size_t k = 0; k < x.size(); ++k) {
-        x[k] = sample[first + k] / scales[k];
+  /// Multiplies the weights of a tile by the scales of their inputs. Returns whether all products
+  /// are finite.
+  [[nodiscard]] static bool scale_tile(std::span<const lanes<float>> weights,
+                                       std::span<const float> scales,
+                                       std::vector<lanes<float>>& scaled) {
+    lanes<float> probes{};  // NaN where a product is not finite
+    for (std::size_t k = 0; k < weights.size(); ++k) {
+      lanes<float> products;
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        products[l] = weights[k][l] * scales[k];
+        probes[l] += products[l] - products[l];
       }
-      for (std::size_t n = 0; n < w_.outputs(); ++n) {
-        double sum = 0.0;
-        for (std::size_t k = 0; k < x.size(); ++k) {
-          sum += static_cast<double>(weights[n * x.size() + k]) * x[k];
-        }
-        outputs.push_back(sum);
+      scaled[k] = products;
+    }
+    return std::none_of(probes.begin(), probes.end(), [](float p) { return std::isnan(p); });
+  }
+
+  /// Sets the values that stand for the weights of a tile with the scales of their ranges.
+  void round_tile(std::span<const lanes<float>> weights, tile_values& values) const {
+    lanes<float> lower;
+    lanes<float> upper;
+    lower.fill(mode_.first_lower());
+    upper.fill(-mode_.first_lower());
+    for (const lanes<float>& w : weights) {
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        lower[l] = (std::min)(lower[l], w[l]);
+        upper[l] = (std::max)(upper[l], w[l]);
       }
     }
-    return outputs;
+    lane_rounding rounding = mode_.rounding();
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      const group_params params = params_of_range(lower[l], upper[l], mode_);
+      rounding.scales[l] = params.scale;
+      rounding.zero_points[l] = static_cast<float>(params.zero_point);
+    }
+    for (std::size_t k = 0; k < weights.size(); ++k) {
+      lanes<float> v = rounding.targets(weights[k]);
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        v[l] *= rounding.scales[l];
+      }
+      values.set(k, v);
+    }
   }
 
   static constexpr float largest_magnitude = 100.0F;

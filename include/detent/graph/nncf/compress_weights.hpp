@@ -423,7 +423,7 @@ class weight_compressor {
                            static_cast<std::size_t>(weights_of(*known).dims().back()));
     }
     return activation_aware_scaler(rows, c.format->integers(), options_.awq_params, c.inputs, least)
-        .run();
+        .run(options_.executor.parallel);
   }
 
   /// Multiplies the weights of a layer by a factor for each index of an axis.
@@ -505,7 +505,7 @@ class weight_compressor {
       integer_weights q = quantize_by_range(elements_of(c), groups, c.format->integers());
       if (options_.scale_estimation && !has_8_bits(c.format->mode) && !c.inputs.is_empty()) {
         estimate_scales(elements_of(c), groups, c.format->integers(),
-                        options_.scale_estimation_params, c.inputs, q);
+                        options_.scale_estimation_params, c.inputs, q, options_.executor.parallel);
       }
       require(
           std::all_of(q.scales.begin(), q.scales.end(), [](float s) { return std::isfinite(s); }),

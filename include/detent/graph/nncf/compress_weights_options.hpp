@@ -175,7 +175,8 @@ struct compress_weights_options {
   nncf::group_size_fallback_mode group_size_fallback_mode = nncf::group_size_fallback_mode::error;
   /// The smallest group size that group_size_fallback_mode::adjust chooses.
   std::size_t min_adjusted_group_size = 32;
-  /// How the float model is run on samples, for example the threads to use.
+  /// How the float model is run on samples, and the threads to use. awq and scale_estimation with
+  /// samples use them, too; the result does not depend on them.
   executor_options executor = {};
 };
 

@@ -16,6 +16,9 @@
 // Sums are computed in double here and in float32 by NNCF: scales agree to about six digits, unless
 // two errors are so close that rounding decides.
 //
+// Groups of several outputs are handled side by side. No sum depends on how many there are: results
+// have the same bits on every processor and for any number of threads.
+//
 // Source: NNCF 3.4, quantization/algorithms/weight_compression/scale_estimation.py.
 #ifndef DETENT_GRAPH_NNCF_SCALE_ESTIMATION_HPP
 #define DETENT_GRAPH_NNCF_SCALE_ESTIMATION_HPP
@@ -23,170 +26,255 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/nncf/compress_weights_options.hpp>
 #include <detent/graph/nncf/layer_input_samples.hpp>
 #include <detent/graph/nncf/weight_groups.hpp>
-#include <detent/reference.hpp>
+#include <detent/graph/nncf/weight_lanes.hpp>
+#include <detent/graph/nncf/weight_rows.hpp>
+#include <detent/parallel.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf::detail {
 
-/// Finds the scale of one group after the other.
+/// The inputs of a layer, as scale_estimator takes them.
+struct estimation_inputs {
+  std::vector<float> magnitudes;  // the importance of each input
+  sample_rows samples;
+};
+
+/// Finds the scales of a tile of groups, lane_count outputs with the same inputs, side by side.
 class scale_estimator {
  public:
-  /// `magnitudes` has the importance of each input, `samples` the inputs of each sample.
+  /// `block` is the number of inputs of a group.
   scale_estimator(integer_mode mode, const scale_estimation_params& params,
-                  std::span<const float> magnitudes, const std::vector<std::vector<float>>& samples)
-      : mode_(mode), params_(params), magnitudes_(magnitudes), samples_(samples) {}
+                  const estimation_inputs& inputs, std::size_t block)
+      : params_(params),
+        inputs_(inputs),
+        rounding_(mode.rounding()),
+        weights_(block),
+        targets_(block),
+        tried_targets_(block),
+        shares_(block),
+        values_(block),
+        exact_outputs_(inputs.samples.count * lane_count),
+        outputs_(inputs.samples.count * lane_count) {}
 
-  /// The scale for the weights of the inputs from `first` on, which have this scale and zero point
-  /// by their range.
-  [[nodiscard]] float run(std::span<const float> weights, std::size_t first, float scale,
-                          std::int32_t zero_point) {
-    weights_ = weights;
+  /// Replaces the scales in `q`, which are those of the ranges, for the groups of one tile and the
+  /// inputs from `first` on.
+  void run(const weight_rows& w, std::size_t tile, std::size_t first, integer_weights& q) {
+    w.copy_tile(tile, first, weights_);
     first_ = first;
-    zero_point_ = static_cast<float>(zero_point);
-    targets_ = targets(scale);
-    set_importance();
-    set_exact_outputs();
-    best_ = scale;
-    least_error_ = error(scale);
-    for (std::size_t i = 0; i < params_.initial_steps; ++i) {
-      try_scale(scale);
-      targets_ = targets(best_);
+    take_params(w, tile, q);
+    estimate();
+    for (std::size_t l = 0; l < w.tile_outputs(tile); ++l) {
+      q.scales[w.group(tile * lane_count + l, first)] = best_[l];
     }
-    for (std::size_t i = 0; i < params_.scale_steps; ++i) {
-      targets_ = targets(static_cast<float>(1.0 - 0.05 * static_cast<double>(i)) * scale);
-      try_scale(scale);
-    }
-    return best_;
   }
 
  private:
-  /// The differences of the codes and the zero point.
-  [[nodiscard]] std::vector<float> targets(float scale) const {
-    std::vector<float> t(weights_.size());
-    std::transform(weights_.begin(), weights_.end(), t.begin(), [&](float w) {
-      const float code = reference::round_half_even(w / scale + zero_point_);
-      return std::clamp(code, static_cast<float>(mode_.lowest()),
-                        static_cast<float>(mode_.highest())) -
-             zero_point_;
-    });
-    return t;
-  }
-
-  void set_importance() {
-    importance_.assign(weights_.size(), 0.0);
-    double sum = std::numeric_limits<float>::epsilon();
-    for (std::size_t k = 0; k < weights_.size(); ++k) {
-      if (targets_[k] != 0.0F) {
-        importance_[k] = magnitudes_[first_ + k];
-        sum += importance_[k];
+  /// Lanes without an output have weights of 0 and keep the scale 1.
+  void take_params(const weight_rows& w, std::size_t tile, const integer_weights& q) {
+    range_scales_.fill(1.0F);
+    rounding_.zero_points.fill(0.0F);
+    for (std::size_t l = 0; l < w.tile_outputs(tile); ++l) {
+      const std::size_t g = w.group(tile * lane_count + l, first_);
+      range_scales_[l] = q.scales[g];
+      if (!q.zero_points.empty()) {
+        rounding_.zero_points[l] = static_cast<float>(q.zero_points[g]);
       }
     }
-    for (double& i : importance_) {
-      i /= sum;
+  }
+
+  void estimate() {
+    set_targets(range_scales_, targets_);
+    set_shares();
+    set_exact_outputs();
+    best_ = range_scales_;
+    least_errors_ = errors(targets_, best_);
+    for (std::size_t i = 0; i < params_.initial_steps; ++i) {
+      if (!try_scales()) {
+        break;  // all further steps would try the same scales again
+      }
+      set_targets(best_, targets_);
+    }
+    for (std::size_t i = 0; i < params_.scale_steps; ++i) {
+      const auto factor =
+          static_cast<float>(1.0 - detent::detail::rounded_product(0.05, static_cast<double>(i)));
+      lanes<float> smaller = range_scales_;
+      for (float& scale : smaller) {
+        scale *= factor;
+      }
+      set_targets(smaller, targets_);
+      try_scales();
+    }
+  }
+
+  /// The differences of the codes and the zero points.
+  void set_targets(const lanes<float>& scales, std::vector<lanes<float>>& targets) {
+    rounding_.scales = scales;
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      targets[k] = rounding_.targets(weights_[k]);
+    }
+  }
+
+  /// Sets importance * |w| of each weight.
+  void set_shares() {
+    lanes<double> sums;
+    sums.fill(std::numeric_limits<float>::epsilon());
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      const auto magnitude = static_cast<double>(inputs_.magnitudes[first_ + k]);
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        sums[l] += targets_[k][l] == 0.0F ? 0.0 : magnitude;
+      }
+    }
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      const auto magnitude = static_cast<double>(inputs_.magnitudes[first_ + k]);
+      lanes<double> shares;
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        const double importance = (targets_[k][l] == 0.0F ? 0.0 : magnitude) / sums[l];
+        shares[l] = importance * static_cast<double>(std::abs(weights_[k][l]));
+      }
+      shares_[k] = shares;
     }
   }
 
   void set_exact_outputs() {
-    outputs_.clear();
-    for (const std::vector<float>& x : samples_) {
-      double sum = 0.0;
-      for (std::size_t k = 0; k < weights_.size(); ++k) {
-        sum += static_cast<double>(weights_[k]) * x[first_ + k];
-      }
-      outputs_.push_back(sum);
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      values_.set(k, weights_[k]);
     }
+    values_.multiply(inputs_.samples, first_, exact_outputs_.data(), lane_count);
   }
 
-  [[nodiscard]] double error(float scale) const {
-    std::vector<float> v = targets(scale);
-    for (float& value : v) {
-      value *= scale;
+  /// The values that targets and scales stand for.
+  [[nodiscard]] static lanes<float> values_of(const lanes<float>& targets,
+                                              const lanes<float>& scales) noexcept {
+    lanes<float> v;
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      v[l] = targets[l] * scales[l];
     }
-    double squares = 0.0;
-    for (std::size_t s = 0; s < samples_.size(); ++s) {
-      double sum = 0.0;
-      for (std::size_t k = 0; k < v.size(); ++k) {
-        sum += static_cast<double>(v[k]) * samples_[s][first_ + k];
+    return v;
+  }
+
+  /// The error of each group if its weights are what targets and scales stand for.
+  [[nodiscard]] lanes<double> errors(const std::vector<lanes<float>>& targets,
+                                     const lanes<float>& scales) {
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      values_.set(k, values_of(targets[k], scales));
+    }
+    values_.multiply(inputs_.samples, first_, outputs_.data(), lane_count);
+    lanes<double> total{};
+    for (std::size_t i = 0; i < outputs_.size(); i += lane_count) {
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        const double difference = exact_outputs_[i + l] - outputs_[i + l];
+        total[l] += detent::detail::rounded_product(difference, difference);
       }
-      squares += (outputs_[s] - sum) * (outputs_[s] - sum);
     }
-    double total = squares / static_cast<double>(samples_.size());
+    for (double& error : total) {
+      error /= static_cast<double>(inputs_.samples.count);
+    }
     if (params_.weight_penalty > 0.0) {
-      double penalty = 0.0;
-      for (std::size_t k = 0; k < v.size(); ++k) {
-        const double difference = static_cast<double>(v[k]) - weights_[k];
-        penalty += difference * difference;
-      }
-      total += params_.weight_penalty * penalty / static_cast<double>(v.size());
+      add_penalties(targets, scales, total);
     }
     return total;
   }
 
-  /// Takes the scale that the targets suggest, if it is no worse.
-  void try_scale(float scale) {
-    double sum = 0.0;
+  void add_penalties(const std::vector<lanes<float>>& targets, const lanes<float>& scales,
+                     lanes<double>& total) const {
+    lanes<double> squares{};
     for (std::size_t k = 0; k < weights_.size(); ++k) {
-      const double t = targets_[k] == 0.0F ? smallest_target : std::abs(targets_[k]);
-      sum += importance_[k] * std::abs(weights_[k]) / t;
+      const lanes<float> v = values_of(targets[k], scales);
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        const double difference = static_cast<double>(v[l]) - static_cast<double>(weights_[k][l]);
+        squares[l] += detent::detail::rounded_product(difference, difference);
+      }
     }
-    const auto tried = static_cast<float>(std::copysign(sum, scale));
-    if (tried == 0.0F) {
-      return;  // no input matters
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      total[l] += params_.weight_penalty * squares[l] / static_cast<double>(weights_.size());
     }
-    const double e = error(tried);
-    if (e <= least_error_) {
-      least_error_ = e;
-      best_ = tried;
+  }
+
+  /// The scales that the targets suggest.
+  [[nodiscard]] lanes<float> suggested_scales() const {
+    lanes<double> sums{};
+    for (std::size_t k = 0; k < weights_.size(); ++k) {
+      for (std::size_t l = 0; l < lane_count; ++l) {
+        const auto size = static_cast<double>(std::abs(targets_[k][l]));
+        sums[l] += shares_[k][l] / (size == 0.0 ? smallest_target : size);
+      }
     }
+    lanes<float> scales;
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      scales[l] = static_cast<float>(std::copysign(sums[l], range_scales_[l]));
+    }
+    return scales;
+  }
+
+  /// Takes the scales that the targets suggest where they are no worse, and their targets. Returns
+  /// whether there are other scales than before.
+  bool try_scales() {
+    lanes<float> tried = suggested_scales();
+    lanes<bool> is_scale{};  // not where no input matters, or sums overflowed
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      is_scale[l] = tried[l] != 0.0F && !std::isnan(tried[l]);
+      tried[l] = is_scale[l] ? tried[l] : 1.0F;
+    }
+    set_targets(tried, tried_targets_);
+    const lanes<double> e = errors(tried_targets_, tried);
+    bool has_changed = false;
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      if (is_scale[l] && e[l] <= least_errors_[l]) {
+        has_changed = has_changed || tried[l] != best_[l];
+        least_errors_[l] = e[l];
+        best_[l] = tried[l];
+      }
+    }
+    return has_changed;
   }
 
   static constexpr double smallest_target = 0.001;
 
-  integer_mode mode_;
   const scale_estimation_params& params_;
-  std::span<const float> magnitudes_;
-  const std::vector<std::vector<float>>& samples_;
-  std::span<const float> weights_;
+  const estimation_inputs& inputs_;
+  lane_rounding rounding_;
   std::size_t first_ = 0;
-  float zero_point_ = 0.0F;
-  std::vector<float> targets_;
-  std::vector<double> importance_;
+  lanes<float> range_scales_{};
+  std::vector<lanes<float>> weights_;
+  std::vector<lanes<float>> targets_;
+  std::vector<lanes<float>> tried_targets_;
+  std::vector<lanes<double>> shares_;
+  tile_values values_;
+  std::vector<double> exact_outputs_;  // [samples, lanes]
   std::vector<double> outputs_;
-  float best_ = 0.0F;
-  double least_error_ = 0.0;
+  lanes<float> best_{};
+  lanes<double> least_errors_{};
 };
 
 /// Gives `q`, the weights of a layer by their ranges, the scales that scale_estimator finds, and
-/// the codes that belong to them. `groups` divides the axis of the layer's inputs.
+/// the codes that belong to them. `groups` divides the axis of the layer's inputs. Tiles are shared
+/// out over `parallel`; the result does not depend on it.
 inline void estimate_scales(std::span<const float> weights, const weight_groups& groups,
                             integer_mode mode, const scale_estimation_params& params,
-                            const layer_input_samples& inputs, integer_weights& q) {
-  const std::vector<float> magnitudes = inputs.magnitudes();
-  const std::vector<std::vector<float>> samples = inputs.means(params.subset_size);
-  scale_estimator estimator(mode, params, magnitudes, samples);
+                            const layer_input_samples& inputs, integer_weights& q,
+                            const parallel_for& parallel = {}) {
+  constexpr std::size_t tiles_per_task = 4;
+  const estimation_inputs known{inputs.magnitudes(), rows_of(inputs.means(params.subset_size))};
+  const weight_rows w{weights, groups};
   const std::size_t blocks = groups.middle / groups.block;
-  std::vector<float> group(groups.block);
-  for (std::size_t o = 0; o < groups.outer; ++o) {
-    for (std::size_t b = 0; b < blocks; ++b) {
-      for (std::size_t n = 0; n < groups.inner; ++n) {
-        for (std::size_t k = 0; k < groups.block; ++k) {
-          group[k] = weights[(o * groups.middle + b * groups.block + k) * groups.inner + n];
+  const std::size_t count = blocks * w.tiles();
+  detent::detail::run_parallel(
+      parallel, (count + tiles_per_task - 1) / tiles_per_task, [&](std::size_t task) {
+        scale_estimator estimator(mode, params, known, groups.block);
+        const std::size_t last = (std::min)(count, (task + 1) * tiles_per_task);
+        for (std::size_t i = task * tiles_per_task; i < last; ++i) {
+          estimator.run(w, i / blocks, i % blocks * groups.block, q);
         }
-        const std::size_t g = (o * blocks + b) * groups.inner + n;
-        q.scales[g] = estimator.run(group, b * groups.block, q.scales[g],
-                                    q.zero_points.empty() ? 0 : q.zero_points[g]);
-      }
-    }
-  }
+      });
   fill_codes(weights, groups, mode, q);
 }
 

@@ -23,8 +23,10 @@
 #include <span>
 #include <vector>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/nncf/compress_weights_options.hpp>
+#include <detent/graph/nncf/weight_lanes.hpp>
 #include <detent/reference.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -75,6 +77,19 @@ struct integer_mode {
   [[nodiscard]] std::int32_t highest() const noexcept {
     return (asymmetric ? 1 << bits : 1 << (bits - 1)) - 1;
   }
+  /// What the search for the least weight of a group begins with; that for the largest one begins
+  /// with its negative. With zero points, ranges include 0.
+  [[nodiscard]] float first_lower() const noexcept {
+    return asymmetric ? 0.0F : std::numeric_limits<float>::infinity();
+  }
+  /// Rounding to these integers with scales of 1 and zero points of 0.
+  [[nodiscard]] lane_rounding rounding() const noexcept {
+    lane_rounding r;
+    r.scales.fill(1.0F);
+    r.lowest = static_cast<float>(lowest());
+    r.highest = static_cast<float>(highest());
+    return r;
+  }
 };
 
 /// Codes of weights. Weight i stands for (code - zero point) * scale in float32.
@@ -85,7 +100,8 @@ struct integer_weights {
 
   [[nodiscard]] float value(std::size_t weight, std::size_t group) const noexcept {
     const std::int32_t zero_point = zero_points.empty() ? 0 : zero_points[group];
-    return static_cast<float>(codes[weight] - zero_point) * scales[group];
+    return detent::detail::rounded_product(static_cast<float>(codes[weight] - zero_point),
+                                           scales[group]);
   }
 };
 
@@ -99,39 +115,66 @@ struct integer_weights {
 inline void fill_codes(std::span<const float> weights, const weight_groups& groups,
                        integer_mode mode, integer_weights& q) {
   q.codes.resize(weights.size());
-  groups.for_each([&](std::size_t i, std::size_t g) {
-    float v = weights[i] / q.scales[g];
-    if (mode.asymmetric) {
-      v += static_cast<float>(q.zero_points[g]);
+  lane_rounding rounding = mode.rounding();
+  const auto fill = [&](std::size_t first, std::size_t count) {
+    lanes<float> w{};
+    std::copy_n(weights.data() + first, count, w.data());
+    const lanes<float> codes = rounding.codes(w);
+    lanes<std::int16_t> integers;
+    for (std::size_t l = 0; l < lane_count; ++l) {
+      integers[l] = static_cast<std::int16_t>(codes[l]);
     }
-    v = std::clamp(reference::round_half_even(v), static_cast<float>(mode.lowest()),
-                   static_cast<float>(mode.highest()));
-    q.codes[i] = static_cast<std::int16_t>(v);
+    std::copy_n(integers.data(), count, q.codes.data() + first);
+  };
+  groups.for_each([&](std::size_t i, std::size_t g) {
+    const std::size_t lane = i % lane_count;
+    rounding.scales[lane] = q.scales[g];
+    if (mode.asymmetric) {
+      rounding.zero_points[lane] = static_cast<float>(q.zero_points[g]);
+    }
+    if (lane + 1 == lane_count) {
+      fill(i - lane, lane_count);
+    }
   });
+  const std::size_t rest = weights.size() % lane_count;
+  fill(weights.size() - rest, rest);
+}
+
+/// The scale and the zero point of one group; 0 if symmetric.
+struct group_params {
+  float scale = 1.0F;
+  std::int32_t zero_point = 0;
+};
+
+/// The parameters of weights that lie between `lower` and `upper`, which includes 0 if the mode is
+/// asymmetric.
+[[nodiscard]] inline group_params params_of_range(float lower, float upper, integer_mode mode) {
+  if (mode.asymmetric) {
+    const auto highest = static_cast<float>(mode.highest());
+    const float scale = usable_scale((upper - lower) / highest);
+    const float zero_point = -reference::round_half_even(lower / scale);
+    return {scale, static_cast<std::int32_t>(std::clamp(zero_point, 0.0F, highest))};
+  }
+  const float end = std::abs(lower) >= upper ? std::abs(lower) : -upper;
+  return {usable_scale(end / static_cast<float>(mode.highest() + 1)), 0};
 }
 
 /// Quantizes finite weights with the scales of their ranges.
 [[nodiscard]] inline integer_weights quantize_by_range(std::span<const float> weights,
                                                        const weight_groups& groups,
                                                        integer_mode mode) {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  std::vector<float> lower(groups.count(), mode.asymmetric ? 0.0F : infinity);
-  std::vector<float> upper(groups.count(), mode.asymmetric ? 0.0F : -infinity);
+  std::vector<float> lower(groups.count(), mode.first_lower());
+  std::vector<float> upper(groups.count(), -mode.first_lower());
   groups.for_each([&](std::size_t i, std::size_t g) {
     lower[g] = (std::min)(lower[g], weights[i]);
     upper[g] = (std::max)(upper[g], weights[i]);
   });
   integer_weights q;
   for (std::size_t g = 0; g < lower.size(); ++g) {
+    const group_params params = params_of_range(lower[g], upper[g], mode);
+    q.scales.push_back(params.scale);
     if (mode.asymmetric) {
-      const float scale = usable_scale((upper[g] - lower[g]) / static_cast<float>(mode.highest()));
-      q.scales.push_back(scale);
-      const float zero_point = -reference::round_half_even(lower[g] / scale);
-      q.zero_points.push_back(static_cast<std::int32_t>(
-          std::clamp(zero_point, 0.0F, static_cast<float>(mode.highest()))));
-    } else {
-      const float end = std::abs(lower[g]) >= upper[g] ? std::abs(lower[g]) : -upper[g];
-      q.scales.push_back(usable_scale(end / static_cast<float>(mode.highest() + 1)));
+      q.zero_points.push_back(params.zero_point);
     }
   }
   fill_codes(weights, groups, mode, q);
