@@ -179,6 +179,115 @@ static void every_name(void) {
   CHECK(made > 20);
 }
 
+/* Options that every observer takes. */
+static void usual_options(detent_observer_options* options) {
+  detent_observer_options_init(options);
+  options->scheme = signed_scheme;
+}
+
+/* An observer of whole tensors, or of channels, that has seen a batch. */
+static detent_observer* fed(const char* name, const detent_observer_options* options,
+                            int of_channels) {
+  const float x[8] = {-1.0F, 0.0F, 1.0F, 2.0F, -9.0F, 0.5F, 3.0F, 20.0F};
+  const size_t shape[2] = {2, 4}, axes[1] = {0};
+  detent_observer* o = NULL;
+  if (of_channels) {
+    CHECK(detent_observer_create_channels(name, options, axes, 1, &o) == DETENT_OK);
+  } else {
+    CHECK(detent_observer_create(name, options, &o) == DETENT_OK);
+  }
+  CHECK(detent_observer_observe(o, DETENT_F32, x, shape, NULL, 2, NULL) == DETENT_OK);
+  return o;
+}
+
+static unsigned char* saved(const detent_observer* o, size_t* size) {
+  unsigned char* bytes;
+  CHECK(detent_observer_save(o, NULL, 0, size) == DETENT_OK);
+  bytes = (unsigned char*)allocate(*size);
+  CHECK(detent_observer_save(o, bytes, *size, size) == DETENT_OK);
+  return bytes;
+}
+
+/* No observer takes the state of another name, neither saved nor by a merge, and stays what it is;
+ * those of one name take both. */
+static void names_do_not_mix(void) {
+  const size_t count = detent_observer_name_count();
+  size_t i, k;
+  int of_channels;
+  detent_observer_options options;
+  usual_options(&options);
+  for (of_channels = 0; of_channels < 2; ++of_channels) {
+    for (i = 0; i < count; ++i) {
+      const char* name = detent_observer_name(i);
+      detent_observer* from = fed(name, &options, of_channels);
+      size_t size = 0;
+      unsigned char* bytes = saved(from, &size);
+      for (k = 0; k < count; ++k) {
+        const char* other = detent_observer_name(k);
+        detent_observer* to = fed(other, &options, of_channels);
+        size_t before_size = 0, after_size = 0;
+        unsigned char *before = saved(to, &before_size), *after;
+        if (i == k) {
+          CHECK(detent_observer_load(to, bytes, size) == DETENT_OK);
+        } else {
+          CHECK_ERROR(detent_observer_load(to, bytes, size), DETENT_BAD_FILE, name);
+          CHECK_ERROR(detent_observer_load(to, bytes, size), DETENT_BAD_FILE, other);
+          CHECK_ERROR(detent_observer_merge(to, from), DETENT_INVALID_ARGUMENT, "another kind");
+        }
+        after = saved(to, &after_size);
+        CHECK(before_size == after_size && memcmp(before, after, after_size) == 0);
+        free(before);
+        free(after);
+        detent_observer_free(to);
+      }
+      free(bytes);
+      detent_observer_free(from);
+    }
+  }
+}
+
+/* A state goes into observers that were made with the same options; those that the observer does
+ * not read, and how histograms are stored, do not count. */
+static void options_of_saved_states(void) {
+  int of_channels;
+  for (of_channels = 0; of_channels < 2; ++of_channels) {
+    detent_observer_options options, others;
+    detent_observer *from, *to;
+    unsigned char *bytes, *again;
+    size_t size = 0, again_size = 0;
+    usual_options(&options);
+    options.percentile = 60.0;
+    from = fed("Percentile", &options, of_channels);
+    bytes = saved(from, &size);
+    others = options;
+    others.percentile = 99.9;
+    to = fed("percentile", &others, of_channels);
+    CHECK_ERROR(detent_observer_load(to, bytes, size), DETENT_BAD_FILE, "other options");
+    detent_observer_free(to);
+    others = options;
+    others.exact_percentile = 1;
+    to = fed("percentile", &others, of_channels);
+    CHECK_ERROR(detent_observer_load(to, bytes, size), DETENT_BAD_FILE, "other options");
+    detent_observer_free(to);
+    others = options;
+    others.scheme = unsigned_scheme;
+    others.moving_constant = 0.5;
+    others.p = 3.0;
+    others.top_k = 2;
+    others.repaired = 1;
+    others.sparse = 1;
+    to = fed("percentile", &others, of_channels);
+    CHECK(detent_observer_merge(to, from) == DETENT_OK); /* no longer the same */
+    CHECK(detent_observer_load(to, bytes, size) == DETENT_OK);
+    again = saved(to, &again_size);
+    CHECK(size == again_size && memcmp(bytes, again, size) == 0);
+    free(again);
+    free(bytes);
+    detent_observer_free(from);
+    detent_observer_free(to);
+  }
+}
+
 static void options_reach_observers(void) {
   float x[1000];
   const size_t shape[1] = {1000};
@@ -580,6 +689,8 @@ int main(int count, char** arguments) {
   whole_tensors();
   channels();
   every_name();
+  names_do_not_mix();
+  options_of_saved_states();
   options_reach_observers();
   errors_of_observers();
   scales_of_every_method();

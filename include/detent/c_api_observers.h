@@ -117,9 +117,11 @@ DETENT_C_API detent_status detent_observer_observe(detent_observer* observer, de
                                                    const void* data, const size_t* shape,
                                                    const ptrdiff_t* strides, size_t rank,
                                                    const detent_parallel* parallel);
-/** Makes `observer` what it would be if it had also seen all that `other` has seen.
- * DETENT_INVALID_ARGUMENT for null and for observers of different kinds, DETENT_SHAPE_MISMATCH for
- * other axes or another number of channels, DETENT_UNSUPPORTED if the kind has no merge. */
+/** Makes `observer` what it would be if it had also seen all that `other` has seen. Both must have
+ * been made with the same name. The options of `observer` stay. DETENT_INVALID_ARGUMENT for null,
+ * for observers of different names, for one of channels and one of whole tensors, and for other
+ * options if the state depends on them; DETENT_SHAPE_MISMATCH for other axes or another number of
+ * channels. */
 DETENT_C_API detent_status detent_observer_merge(detent_observer* observer,
                                                  const detent_observer* other);
 
@@ -134,15 +136,18 @@ DETENT_C_API detent_status detent_observer_finalize(const detent_observer* obser
                                                     detent_scale_evidence* evidence, size_t count,
                                                     const detent_parallel* parallel);
 
-/** Serializes the state to bytes that detent_observer_load() reads on any machine. Sets `*needed`
- * to their number. If `capacity` is at least that, writes them to `buffer`; otherwise writes
- * nothing (`buffer` may be null then) and returns DETENT_OK all the same. DETENT_UNSUPPORTED if the
- * kind cannot be saved. */
+/** Serializes the observer's name, options and state to bytes that detent_observer_load() reads on
+ * any machine. Observers in C++ neither write nor read this format: theirs has no name. Sets
+ * `*needed` to the number of bytes. If `capacity` is at least that, writes them to `buffer`;
+ * otherwise writes nothing (`buffer` may be null then) and returns DETENT_OK all the same.
+ * DETENT_UNSUPPORTED if the kind cannot be saved. */
 DETENT_C_API detent_status detent_observer_save(const detent_observer* observer, void* buffer,
                                                 size_t capacity, size_t* needed);
 /** Replaces the state by one that detent_observer_save() wrote for an observer of the same name,
- * options and axes. DETENT_BAD_FILE for bytes that are damaged or were made by another kind,
- * DETENT_UNSUPPORTED for an unknown version; the observer is unchanged then. */
+ * options and axes. Of the options, those count that the observer reads; `sparse` may differ.
+ * DETENT_BAD_FILE for bytes that are damaged or were saved by an observer with another name, other
+ * options or other axes, DETENT_UNSUPPORTED for an unknown version; the observer is unchanged then.
+ */
 DETENT_C_API detent_status detent_observer_load(detent_observer* observer, const void* bytes,
                                                 size_t size);
 

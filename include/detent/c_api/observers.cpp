@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include <detent/base/byte_format.hpp>
 #include <detent/base/checked_size.hpp>
 #include <detent/c_api_observers.h>
 #include <detent/observer_registry.hpp>
@@ -23,6 +25,9 @@
 #include "schemes.hpp"
 
 struct detent_observer {
+  std::string name;  // in the registry
+  // What save() returned before the observer saw anything: all options that its state depends on.
+  std::vector<std::byte> fresh;
   std::variant<detent::any_observer, detent::channel_observer> value;
   bool is_partial = false;
 };
@@ -52,6 +57,45 @@ detent::any_observer made(const char* name, const detent_observer_options* optio
   own.behaviour = o.repaired != 0 ? detent::parity::fixed : detent::parity::as_published;
   own.storage = o.sparse != 0 ? detent::bin_storage::sparse : detent::bin_storage::dense;
   return detent::make_observer(name, own);
+}
+
+/// The registry's spelling of a name that made() has accepted.
+std::string known_name(const char* name) { return detent::detail::lower_case(name); }
+
+/// The envelope of a saved observer. Its content: u64 length of the registry's name, the name, u64
+/// size of detent_observer::fresh, these bytes, and what save() of the C++ observer returns.
+/// Observers of several names share a C++ type whose state does not tell them apart, so that only
+/// the name does.
+constexpr detent::detail::byte_format state_format{"detentcn", 1};
+
+/// The bytes of detent_observer_save().
+std::vector<std::byte> saved_state(const detent_observer& observer) {
+  detent::detail::byte_writer out(state_format);
+  out.put(std::uint64_t{observer.name.size()});
+  out.put_array(std::span<const char>(observer.name));
+  out.put(std::uint64_t{observer.fresh.size()});
+  out.put_array(std::span<const std::byte>(observer.fresh));
+  const std::vector<std::byte> state =
+      std::visit([](const auto& o) { return o.save(); }, observer.value);
+  out.put_array(std::span<const std::byte>(state));
+  return std::move(out).finish();
+}
+
+/// What save() of the C++ observer returned. Throws bad_file if the bytes are damaged or of an
+/// observer of another name or with other options.
+std::vector<std::byte> state_for(const detent_observer& observer, std::span<const std::byte> bytes,
+                                 const char* where) {
+  detent::detail::byte_reader in(bytes, state_format, where);
+  std::string name;
+  in.get_array(in.get_size(in.rest()), name);
+  require(name == observer.name, error_kind::bad_file, where, ": the state is of the kind '", name,
+          "', the observer of the kind '", observer.name, "'");
+  std::vector<std::byte> read;
+  in.get_array(in.get_size(in.rest()), read);
+  require(read == observer.fresh, error_kind::bad_file, where,
+          ": the state is of an observer with other options");
+  in.get_array(in.rest(), read);
+  return read;
 }
 
 /// Throws invalid_argument if strides lead out of the address space, so that no offset wraps.
@@ -189,7 +233,9 @@ detent_status detent_observer_create(const char* name, const detent_observer_opt
   return guarded([&] {
     constexpr const char* where = "detent_observer_create";
     detent_observer*& result = checked(observer, where, "result");
-    result = new detent_observer{made(name, options, where)};
+    detent::any_observer value = made(name, options, where);
+    std::vector<std::byte> fresh = value.save();
+    result = new detent_observer{known_name(name), std::move(fresh), std::move(value)};
   });
 }
 
@@ -206,8 +252,10 @@ detent_status detent_observer_create_channels(const char* name,
     const std::size_t last = *std::max_element(axes, axes + axis_count);
     require(last < detent::max_rank, error_kind::invalid_argument, where, ": axis ", last,
             " is not 0..", detent::max_rank - 1);
-    result = new detent_observer{
-        detent::channel_observer(made(name, options, where), {axes, axes + axis_count})};
+    detent::any_observer one = made(name, options, where);
+    std::vector<std::byte> fresh = one.save();
+    detent::channel_observer value(std::move(one), {axes, axes + axis_count});
+    result = new detent_observer{known_name(name), std::move(fresh), std::move(value)};
   });
 }
 
@@ -268,8 +316,12 @@ detent_status detent_observer_observe(detent_observer* observer, detent_type typ
 detent_status detent_observer_merge(detent_observer* observer, const detent_observer* other) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_merge";
-    auto& value = whole(observer, where, "observer").value;
-    const auto& from = whole(other, where, "other observer").value;
+    detent_observer& to = whole(observer, where, "observer");
+    const detent_observer& added = whole(other, where, "other observer");
+    auto& value = to.value;
+    const auto& from = added.value;
+    require(to.name == added.name, error_kind::invalid_argument, where,
+            ": the other observer is of another kind, '", added.name, "', not '", to.name, "'");
     require(value.index() == from.index(), error_kind::invalid_argument, where,
             ": an observer of channels and one of whole tensors do not merge");
     std::visit(
@@ -308,10 +360,9 @@ detent_status detent_observer_save(const detent_observer* observer, void* buffer
                                    size_t* needed) {
   return guarded([&] {
     constexpr const char* where = "detent_observer_save";
-    const auto& value = whole(observer, where, "observer").value;
+    const detent_observer& from = whole(observer, where, "observer");
     checked(needed, where, "needed");
-    hand_out(std::visit([](const auto& o) { return o.save(); }, value), buffer, capacity, needed,
-             where);
+    hand_out(saved_state(from), buffer, capacity, needed, where);
   });
 }
 
@@ -319,7 +370,7 @@ detent_status detent_observer_load(detent_observer* observer, const void* bytes,
   return guarded([&] {
     constexpr const char* where = "detent_observer_load";
     detent_observer& to = checked(observer, where, "observer");
-    const std::span<const std::byte> from = bytes_of(bytes, size, where);
+    const std::vector<std::byte> from = state_for(to, bytes_of(bytes, size, where), where);
     std::visit([&](auto& o) { o.load(from); }, to.value);
     to.is_partial = false;
   });
