@@ -316,6 +316,16 @@ TEST_CASE("convolution: random shapes, with and without groups") {
   }
 }
 
+TEST_CASE("convolution: {} means the default options of floats, which clamp nothing") {
+  const detent::packed_float_filters filters({1, 1, 1, 1, 1}, std::vector<float>{1.0F}, {});
+  const std::vector<float> input = {-1.5F};
+  std::vector<float> out(1);
+  detent::convolve(input, filters, {.in_height = 1, .in_width = 1}, out, {});
+  CHECK(out[0] == -1.5F);
+  detent::convolve(input, filters, {.in_height = 1, .in_width = 1}, out, {.lower = -1.0F}, {});
+  CHECK(out[0] == -1.0F);
+}
+
 TEST_CASE("convolution: floats without a residual keep the sign of zero") {
   for (const std::size_t groups : {1U, 20U}) {
     const filter_shape f{20, 20, groups, 3, 3};

@@ -196,8 +196,8 @@ TEST_CASE("float gemm: column-major left sides") {
     for_each_target([&] {
       std::vector<float> right(m * n), out(m * n);
       detent::gemm(lhs.by_rows(), weights, matrix_view<float>(right.data(), m, n));
-      detent::gemm(lhs.by_columns(), weights, matrix_view<float>(out.data(), m, n), -1.0F, 1.0F,
-                   round % 2 == 0 ? detent::parallel_for{} : pool.parallel());
+      detent::gemm(lhs.by_columns(), weights, matrix_view<float>(out.data(), m, n),
+                   {-1.0F, 1.0F, {}}, round % 2 == 0 ? detent::parallel_for{} : pool.parallel());
       for (float& value : right) {
         value = std::clamp(value, -1.0F, 1.0F);
       }

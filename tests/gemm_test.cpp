@@ -633,8 +633,8 @@ void check_float_corners(const float_operands& p, float lower, float upper, cons
       INFO("m ", m, " n ", n, " k ", p.depth);
       for_each_target([&] {
         out.clear();
-        detent::gemm(matrix_view<const float>(p.lhs.data(), m, p.depth), weights, out.view(), lower,
-                     upper);
+        detent::gemm(matrix_view<const float>(p.lhs.data(), m, p.depth), weights, out.view(),
+                     {lower, upper, {}});
         CHECK(difference(out.values(), expected) == "");
       });
     }
@@ -765,6 +765,20 @@ TEST_CASE("float gemm: nothing outside of the operands is touched") {
   }
 }
 
+TEST_CASE("float gemm: {} means the default options, which clamp nothing") {
+  const std::vector<float> lhs = {-1.0F, -2.0F};
+  const std::vector<float> ones = {1.0F, 1.0F};
+  const detent::packed_floats weights(matrix_view<const float>(ones.data(), 2, 1), {});
+  float out = 99.0F;
+  detent::gemm({lhs.data(), 1, 2}, weights, {&out, 1, 1}, {});
+  CHECK(out == -3.0F);
+  out = 99.0F;
+  detent::gemm({lhs.data(), 1, 2}, weights, {&out, 1, 1}, {}, {});
+  CHECK(out == -3.0F);
+  detent::gemm({lhs.data(), 1, 2}, weights, {&out, 1, 1}, {.lower = -2.0F});
+  CHECK(out == -2.0F);
+}
+
 TEST_CASE("float gemm: threads, transposed weights") {
   random_source random(15);
   INFO("seed ", random.seed());
@@ -787,7 +801,7 @@ TEST_CASE("float gemm: threads, transposed weights") {
     for_each_target([&] {
       std::vector<float> out(m * n);
       detent::gemm(matrix_view<const float>(lhs.data(), m, k), weights,
-                   matrix_view(out.data(), m, n), -infinity, infinity, pool.parallel());
+                   matrix_view(out.data(), m, n), {}, pool.parallel());
       CHECK(difference(out, expected) == "");
     });
   }

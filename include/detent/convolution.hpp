@@ -10,7 +10,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -455,7 +454,7 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 /// layouts, pointers and gathered windows, with 4 bytes to a value.
 template <class = void>  // so that it is compiled only where it is called
 void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, const float_epilogue_options& options,
+              std::span<float> output, const float_epilogue_options& options = {},
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
@@ -530,16 +529,6 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
                                 g.lda = lda;
                                 multiply(g, group, block);
                               });
-}
-
-/// Convolves float images with packed float filters without a residual, and clamps the results to
-/// lower .. upper. All else is as with float_epilogue_options.
-template <class = void>
-void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
-              float upper = std::numeric_limits<float>::infinity(),
-              const parallel_for& parallel = {}) {
-  convolve(input, filters, w, output, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END

@@ -8,7 +8,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <type_traits>
 
@@ -500,7 +499,7 @@ void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
 /// dense). Thread-safe. If lhs is column-major, each thread with tasks keeps up to 48 rows of K
 /// floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 const float_epilogue_options& options, const parallel_for& parallel = {}) {
+                 const float_epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
   detail::require_addend(options.residual, "residual", out.rows, out.columns, "gemm");
   const bool by_columns = detail::is_column_major(lhs);
@@ -533,15 +532,6 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
     g.upper = options.upper;
     kernel(g);
   });
-}
-
-/// Multiplies a float matrix by packed float weights without a residual, and clamps the results to
-/// lower .. upper. All else is as with float_epilogue_options.
-inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 float lower = -std::numeric_limits<float>::infinity(),
-                 float upper = std::numeric_limits<float>::infinity(),
-                 const parallel_for& parallel = {}) {
-  gemm(lhs, weights, out, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END

@@ -181,7 +181,7 @@ std::vector<T> integer_product(generator random, std::size_t m, std::size_t n, s
     std::vector<float> c(s.m * s.n);
     detent::gemm(detent::matrix_view<const float>(a.data(), s.m, s.k),
                  detent::packed_floats({b.data(), s.k, s.n}, bias),
-                 detent::matrix_view<float>(c.data(), s.m, s.n), -100.0F);
+                 detent::matrix_view<float>(c.data(), s.m, s.n), {.lower = -100.0F});
     h.add(c);
   }
 }

@@ -163,7 +163,7 @@ inline void run_volume_conv(operator_context& c, const fused_clamp& clamp) {
     convolve_volume(c, s, patches, x.data<float>().data(), 0.0F,
                     c.outputs[0].mutable_data<float>().data(),
                     [&](std::size_t g, matrix_view<const float> rows, matrix_view<float> out) {
-                      gemm(rows, (*state.packed)[g], out, clamp.lower, clamp.upper);
+                      gemm(rows, (*state.packed)[g], out, {clamp.lower, clamp.upper, {}});
                     });
   });
 }

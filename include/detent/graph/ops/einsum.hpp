@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <span>
@@ -355,13 +354,11 @@ inline void multiply_matrices(const operator_context& c, const plan& p, const ma
                  joined({&m.stack, &m.rows, &m.inner}), left.data());
   reorder_labels(c, p, c.input(1).data<float>().data(), p.operands[1],
                  joined({&m.stack, &m.inner, &m.columns}), right.data());
-  constexpr float infinity = std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < stack; ++i) {
     const computed_floats factor(
         c, matrix_view<const float>(right.data() + i * inner * columns, inner, columns));
     gemm(matrix_view<const float>(left.data() + i * rows * inner, rows, inner), factor.packed(),
-         matrix_view<float>(products.data() + i * rows * columns, rows, columns), -infinity,
-         infinity, *c.parallel);
+         matrix_view<float>(products.data() + i * rows * columns, rows, columns), {}, *c.parallel);
   }
   reorder_labels(c, p, products.data(), joined({&m.stack, &m.rows, &m.columns}), p.output,
                  out.data());

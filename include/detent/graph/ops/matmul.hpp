@@ -152,8 +152,7 @@ inline void run_matmul(operator_context& c) {
       });
       const std::size_t rows = s.m * s.count();
       gemm({a.data<float>().data(), rows, s.k}, *state.packed,
-           {y.mutable_data<float>().data(), rows, s.n}, -std::numeric_limits<float>::infinity(),
-           std::numeric_limits<float>::infinity(), *c.parallel);
+           {y.mutable_data<float>().data(), rows, s.n}, {}, *c.parallel);
       return;
     }
     for_each_product(s, a.data<float>().data(), b.data<float>().data(),
@@ -161,9 +160,7 @@ inline void run_matmul(operator_context& c) {
                      [&](const float* lhs, const float* rhs, float* out, std::size_t rows,
                          std::size_t /*index*/) {
                        const computed_floats right(c, {rhs, s.k, s.n});
-                       gemm({lhs, rows, s.k}, right.packed(), {out, rows, s.n},
-                            -std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::infinity(), *c.parallel);
+                       gemm({lhs, rows, s.k}, right.packed(), {out, rows, s.n}, {}, *c.parallel);
                      });
     return;
   }
@@ -322,9 +319,11 @@ inline void run_gemm(operator_context& c) {
   }
   auto out = c.make_output(0).mutable_data<float>();
   c.count_multiply_adds({out.size(), s.k});
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  gemm({a, s.m, s.k}, right, {out.data(), s.m, s.n}, finished ? clamp.lower : -infinity,
-       finished ? clamp.upper : infinity, *c.parallel);
+  float_epilogue_options options;
+  if (finished) {
+    options = {clamp.lower, clamp.upper, {}};
+  }
+  gemm({a, s.m, s.k}, right, {out.data(), s.m, s.n}, options, *c.parallel);
   if (finished) {
     return;
   }

@@ -20,7 +20,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory_resource>
 #include <span>
 #include <vector>
@@ -299,8 +298,7 @@ inline void run_matmul_nbits(operator_context& c) {
                    *c.parallel);
     return;
   }
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  gemm(a, state.packed->reals, y, -infinity, infinity, *c.parallel);
+  gemm(a, state.packed->reals, y, {}, *c.parallel);
 }
 
 inline constexpr operator_definition matmul_nbits_operators[] = {

@@ -306,8 +306,7 @@ class float_products {
   }
   void multiply(const packed_floats& weights, const float* rows, std::size_t count, std::size_t k,
                 std::size_t n, float* out) const {
-    constexpr float infinity = std::numeric_limits<float>::infinity();
-    gemm({rows, count, k}, weights, {out, count, n}, -infinity, infinity, *context_.parallel);
+    gemm({rows, count, k}, weights, {out, count, n}, {}, *context_.parallel);
   }
 
   const operator_context& context_;

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -40,8 +39,7 @@ using detent::detail::sum_of;
                                                 const packed_floats& rhs) {
   std::vector<float> out(lhs.rows * rhs.columns());
   if (!out.empty() && lhs.columns > 0) {
-    gemm(lhs, rhs, matrix_view<float>(out.data(), lhs.rows, rhs.columns()),
-         -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(),
+    gemm(lhs, rhs, matrix_view<float>(out.data(), lhs.rows, rhs.columns()), {},
          *c.forward.parallel);
   }
   return out;
