@@ -54,7 +54,7 @@ void dynamic_convolve_to(std::span<const float> input, const packed_filters& fil
   epilogue.upper = options.upper;
   require_images(f, w, input, output);
   require_epilogue<T>(f, w, epilogue);
-  require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
+  static_cast<void>(checked_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve"));
   if (output.empty()) {
     return;
   }

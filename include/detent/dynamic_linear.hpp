@@ -133,10 +133,10 @@ template <linear_input F>
                                                   const dynamic_linear_options& options,
                                                   const parallel_for& parallel) {
   constexpr const char* where = "dynamic_linear";
-  require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  const quant_scheme scheme = checked_scheme<std::uint8_t>(options.lhs_scheme, where);
   epilogue_options epilogue = with_real_terms({}, options);
   if (!options.per_row) {
-    const quant_params all = params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    const quant_params all = params_of_rows(lhs, scheme, where, parallel);
     epilogue.lhs_scale = all.scale;
     epilogue.lhs_zero_point = all.zero_point;
   }
@@ -171,8 +171,9 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
     a.scale = &epilogue.lhs_scale;
     a.zero_point = &epilogue.lhs_zero_point;
-    a.qmin = options.lhs_scheme.levels.qmin;
-    a.qmax = options.lhs_scheme.levels.qmax;
+    const grid levels = with_whole_range<std::uint8_t>(options.lhs_scheme.levels);
+    a.qmin = levels.qmin;
+    a.qmax = levels.qmax;
     quantize_row<std::uint8_t>::run(block.data, a, q);
   };
   const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {

@@ -100,7 +100,7 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
                               quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
   constexpr const char* where = "dynamic_quantize";
   detail::require_spans(x, q, where);
-  detail::require_grid<Q>(scheme.levels, where);
+  scheme = detail::checked_scheme<Q>(scheme, where);
   const kernels::min_max_result r =
       detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
   const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
@@ -136,7 +136,7 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
           x.rows, " rows");
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
-  detail::require_grid<Q>(scheme.levels, where);
+  scheme = detail::checked_scheme<Q>(scheme, where);
   if (x.rows != 0) {
     static_cast<void>(params_from_range({}, scheme));  // checks the grid
   }

@@ -52,9 +52,9 @@ struct epilogue_options {
   /// Scale and zero point of a uint8 or int8 output. A scale that makes a multiplier m[j] infinite
   /// is an invalid_argument.
   quant_params output = {};
-  /// Bounds of a uint8 or int8 output, both included; the default {0, -1} means the whole type. A
-  /// narrower grid fuses a ReLU or a clip. Not used for other outputs.
-  grid levels = {0, -1};
+  /// Bounds of a uint8 or int8 output, both included; the default is the whole type. A narrower
+  /// grid fuses a ReLU or a clip. Not used for other outputs.
+  grid levels = {};
   /// Lower bound of a float or bfloat16 output, applied last; not used for other outputs, whose
   /// bounds are `levels`. NaN passes through the clamp, and a bound of NaN is none.
   float lower = -std::numeric_limits<float>::infinity();
@@ -211,8 +211,7 @@ class column_terms {
       }
     }
     if constexpr (quantized_byte<T>) {
-      const grid levels = o.levels == grid{0, -1} ? full_grid<T> : o.levels;
-      require_grid<T>(levels, where);
+      const grid levels = checked_grid<T>(o.levels, where);
       require_scale(o.output.scale, where);
       require_zero_point(o.output.zero_point, full_grid<T>, where);
       require_finite_multipliers(w, o, where);

@@ -206,7 +206,7 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
                             std::span<const fixed_point_multiplier> multipliers,
                             std::int32_t zero_point, grid levels, requantize_dialect dialect) {
   constexpr const char* where = "requantize";
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_zero_point(zero_point, levels, where);
   require_spans(acc, q, where);
   require_columns(acc.size(), multipliers, where);

@@ -191,7 +191,7 @@ template <quantized_byte Q>
 void quantize_block(const product_block<float>& block, matrix_view<Q> whole,
                     const quant_params& params, grid levels = full_grid<Q>) {
   constexpr const char* where = "quantize_block";
-  detail::require_grid<Q>(levels, where);
+  levels = detail::checked_grid<Q>(levels, where);
   detail::require_params<Q>(params, levels, where);
   detail::require_block(block, whole, where);
   kernels::elementwise_args a;

@@ -94,7 +94,7 @@ void requantize_by_shifts(std::span<const std::int32_t> acc, std::span<Q, kExten
                           grid levels, const Rounding& rule) {
   constexpr const char* where = "requantize";
   const std::span<Q> q = span;
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_zero_point(zero_point, levels, where);
   require_spans(acc, q, where);
   require_columns(acc.size(), multipliers, where);

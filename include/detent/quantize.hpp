@@ -52,7 +52,7 @@ namespace detail {
 
 template <class Q>
 void require_params(quant_params p, grid levels, const char* where) {
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_scale(p.scale, where);
   require_zero_point(p.zero_point, levels, where);
 }
@@ -388,7 +388,7 @@ void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const exec
   using Q = element_of<Out>;
   auto in = operand_of(x);
   auto out = operand_of(q);
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_same_shape(in, out, where);
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);
@@ -419,7 +419,7 @@ void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std
   using Q = element_of<Out>;
   auto in = operand_of(acc);
   auto out = operand_of(q);
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_same_shape(in, out, where);
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);

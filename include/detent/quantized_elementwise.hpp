@@ -107,7 +107,7 @@ void quantized_binary(std::span<const A> a, quant_params a_params, std::span<con
   require_params<A>(a_params, full_grid<A>, where);
   require_params<B>(b_params, full_grid<B>, where);
   require_params<Out>(out_params, full_grid<Out>, where);
-  require_grid<Out>(levels, where);
+  levels = checked_grid<Out>(levels, where);
   require_spans(a, out, where);
   require_spans(b, out, where);
   if (out_params.zero_point >= levels.qmin && out_params.zero_point <= levels.qmax) {

@@ -114,6 +114,9 @@ void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params
                          const quantized_view<In>&... inputs) {
   static_assert(sizeof...(In) > 0, "detent::quantized_transform: there is no input");
   constexpr const char* where = "quantized_transform";
+  if constexpr (quantized_type<Q> || requires { Q::levels; }) {
+    levels = detail::with_whole_range<Q>(levels);
+  }
   require(levels.qmin <= levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65535,
           error_kind::invalid_argument, where, ": the grid ", levels.qmin, " .. ", levels.qmax);
   detail::require_scale(out_params.scale, where);

@@ -32,10 +32,13 @@ template <class Q>
 concept quantized_type =
     quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
 
-/// The integers that a quantized value may take: qmin..qmax, both included.
+/// The integers that a quantized value may take: qmin..qmax, both included. The default 0..-1,
+/// which has no integer, stands for the whole range of the integer type that a function writes;
+/// functions that write floats, or whose integers have no type of their own, do not know that range
+/// and refuse it.
 struct grid {
-  std::int32_t qmin;  ///< Smallest level.
-  std::int32_t qmax;  ///< Largest level.
+  std::int32_t qmin = 0;   ///< Smallest level.
+  std::int32_t qmax = -1;  ///< Largest level.
   friend constexpr bool operator==(const grid&, const grid&) = default;
 };
 
@@ -61,10 +64,19 @@ inline constexpr grid full_grid = detail::levels_of<Q>();
 template <class Q>
 inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
 
+namespace detail {
+/// The grid, or full_grid<Q> if it is the default one.
+template <class Q>
+[[nodiscard]] constexpr grid with_whole_range(grid levels) noexcept {
+  return levels == grid{} ? full_grid<Q> : levels;
+}
+}  // namespace detail
+
 /// How a range of reals becomes a scale and a zero point; see params_from_range().
 struct quant_scheme {
-  grid levels;     ///< The integers to use.
-  bool symmetric;  ///< The zero point is the middle of `levels`, the range is symmetric about 0.
+  grid levels = {};  ///< The integers to use.
+  bool symmetric =
+      false;  ///< The zero point is the middle of `levels`, the range is symmetric about 0.
   friend constexpr bool operator==(const quant_scheme&, const quant_scheme&) = default;
 };
 

@@ -310,7 +310,7 @@ inline detent::epilogue_options scalar_options(const detent_epilogue& e) {
   o.lhs_scale = e.lhs_scale;
   o.lhs_zero_point = e.lhs_zero_point;
   o.output = {e.output_scale, e.output_zero_point};
-  o.levels = e.qmin > e.qmax ? detent::grid{0, -1} : detent::grid{e.qmin, e.qmax};
+  o.levels = e.qmin > e.qmax ? detent::grid{} : detent::grid{e.qmin, e.qmax};
   o.lower = e.lower;
   o.upper = e.upper;
   o.caches = {e.first_level_cache, e.second_level_cache, e.third_level_cache};

@@ -37,12 +37,21 @@ inline void require_scale(float scale, const char* where) {
           scale, " is not a positive finite number");
 }
 
+/// The grid of values of the type Q that a caller asks for: full_grid<Q> if it is the default one.
+/// Throws invalid_argument if it does not fit Q.
 template <class Q>
-void require_grid(grid levels, const char* where) {
+[[nodiscard]] grid checked_grid(grid levels, const char* where) {
+  levels = with_whole_range<Q>(levels);
   require(levels.qmin <= levels.qmax && levels.qmin >= full_grid<Q>.qmin &&
               levels.qmax <= full_grid<Q>.qmax,
           error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
           " does not fit ", full_grid<Q>.qmin, "..", full_grid<Q>.qmax);
+  return levels;
+}
+/// The scheme with the grid of checked_grid().
+template <class Q>
+[[nodiscard]] quant_scheme checked_scheme(quant_scheme scheme, const char* where) {
+  return {checked_grid<Q>(scheme.levels, where), scheme.symmetric};
 }
 
 inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
