@@ -19,6 +19,10 @@
  * first, which sets the size and the defaults, then change fields. A library that is newer than the
  * program knows by the size which fields the program has, and uses the defaults of the others.
  *
+ * Floating point: results are those of the default environment of the calling threads, which the
+ * functions neither change nor check: rounding to nearest, denormals neither flushed to 0 nor read
+ * as 0.
+ *
  * Aliasing: a buffer that a function writes must not overlap another buffer, unless its
  * documentation says that it may.
  */

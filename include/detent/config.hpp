@@ -32,9 +32,12 @@
 #error "detent needs C++20: compile with -std=c++20"
 #endif
 
-#if defined(__FAST_MATH__)
+// Parts of -ffast-math are refused as far as the compiler tells: g++ has a macro for each of these,
+// clang and icx for __FAST_MATH__ and __FINITE_MATH_ONLY__ only.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
-    "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
+    "detent: -ffast-math and its parts (-ffinite-math-only, -fassociative-math, -freciprocal-math, -fno-signed-zeros) let the compiler change results; every detent result is defined to the bit"
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)

@@ -20,12 +20,13 @@
 DETENT_NAMESPACE_BEGIN
 /// The definitions: plain functions of single values that say what the bits of every result are.
 /// The functions of namespace detent and the kernels of every target return the same bits.
-/// Functions here check no arguments and are thread-safe.
+/// Functions here check no arguments and are thread-safe. They assume, as the whole library does,
+/// the default floating-point environment: rounding to nearest, denormals neither flushed to 0 nor
+/// read as 0.
 namespace reference {
 
-/// The nearest integer, ties to the even one, whatever the rounding mode of the floating-point
-/// environment is. The result has the sign of x (-0.25 gives -0). NaN and infinities are returned
-/// as they are.
+/// The nearest integer, ties to the even one. The result has the sign of x (-0.25 gives -0). NaN and
+/// infinities are returned as they are.
 ///
 ///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
 ///   result -2   -2   -0    0    2    2
