@@ -121,7 +121,11 @@ DETENT_C_API detent_status detent_observer_observe(detent_observer* observer, de
  * been made with the same name. The options of `observer` stay. DETENT_INVALID_ARGUMENT for null,
  * for observers of different names, for one of channels and one of whole tensors, and for other
  * options if the state depends on them; DETENT_SHAPE_MISMATCH for other axes or another number of
- * channels. */
+ * channels. Observers that reproduce other tools may need the batches in order:
+ * nncf.mean_*, nncf.median_minmax, ppq.isotone, ppq.percentile and torch.* do not merge, which is
+ * DETENT_UNSUPPORTED, and ort.entropy, ort.percentile, inc.kl and inc.percentile only if both have
+ * seen batches of the same ranges, else DETENT_INVALID_ARGUMENT. With moving_average, the batches
+ * of `other` come after those of `observer`. */
 DETENT_C_API detent_status detent_observer_merge(detent_observer* observer,
                                                  const detent_observer* other);
 

@@ -75,8 +75,11 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     std::size_t phases() const              passes over the data, 1 (the default) or 2
 ///     void begin_phase(std::size_t phase)     called before each pass
 ///     void merge(const Observer& other)       adds what `other` has seen, in any order
-///     bool merges_in_any_order() const        whether merge() does with these options; default
-///     true void append(const Observer& later)      adds one batch that came after all seen here
+///     bool merges_in_any_order() const        whether merge() takes what was observed apart, in
+///     any
+///                                             order, with these options; the default is true, and
+///                                             false for a type with follow()
+///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
@@ -161,11 +164,15 @@ class any_observer {
     self_->begin_phase(phase);
   }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
-  /// unsupported if the type has no merge().
+  /// `other` has seen; with moving_average_observer, after what it has seen itself. Throws
+  /// invalid_argument if `other` holds another type of observer, unsupported if the type has no
+  /// merge(), and what merge() of the type throws: for other options, and by observers with
+  /// follow() if the two have not observed or followed the same batches. See
+  /// merges_in_any_order().
   void merge(const any_observer& other) { self_->merge(*other.self_); }
-  /// Whether merge() gives the same state for any order of merges. False also if the type has no
-  /// merge().
+  /// Whether observers that saw parts of the data, each by itself, can be merged in any order to
+  /// the state of one that saw everything. False if the type has no merge(), if its merge() depends
+  /// on the order, and if the observers must follow() each other's batches first.
   [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
   /// Whether observe() refuses no values: whatever they are, it throws only for lack of memory, and
   /// beyond the number of values that it can count. False if the type does not say so.
@@ -282,7 +289,8 @@ class any_observer {
       if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
         return observer.merges_in_any_order();
       }
-      return requires(Observer o) { o.merge(o); };
+      return requires(Observer o) { o.merge(o); }
+      &&!requires(Observer o, batch_extent e) { o.follow(e); };
     }
     [[nodiscard]] bool takes_any_batch() const noexcept override {
       if constexpr (requires { bool{Observer::takes_any_batch}; }) {
