@@ -190,6 +190,39 @@ TEST_CASE("observers see elements of any type and strides, through a function") 
   }
 }
 
+TEST_CASE_TEMPLATE("min and max of registers and of single values have one rule", T, float,
+                   double) {
+  const T values[] = {T(quiet_nan), T(-quiet_nan), T(0),        T(-0.0),
+                      T(1),         T(-1),         T(infinity), T(-infinity)};
+  constexpr std::size_t count = std::size(values);
+  std::vector<T> smaller;
+  std::vector<T> larger;
+  std::vector<T> single_smaller;
+  std::vector<T> single_larger;
+  std::vector<T> least;
+  std::vector<T> most;
+  for (const T x : values) {
+    for (const T y : values) {
+      T lanes[simd::lane_count<T>];
+      simd::store<simd::default_arch>(simd::min(simd::lanes<T>(x), simd::lanes<T>(y)), lanes);
+      smaller.push_back(lanes[0]);
+      simd::store<simd::default_arch>(simd::max(simd::lanes<T>(x), simd::lanes<T>(y)), lanes);
+      larger.push_back(lanes[0]);
+      single_smaller.push_back(simd::min(x, y));
+      single_larger.push_back(simd::max(x, y));
+      least.push_back(x < y ? x : y);
+      most.push_back(x > y ? x : y);
+    }
+  }
+  REQUIRE(smaller.size() == count * count);
+  CHECK(difference(smaller, least) == "");
+  CHECK(difference(larger, most) == "");
+  CHECK(difference(single_smaller, least) == "");
+  CHECK(difference(single_larger, most) == "");
+  CHECK(simd::min(3, -4) == -4);
+  CHECK(simd::max(std::uint8_t{3}, std::uint8_t{200}) == 200);
+}
+
 TEST_CASE("observe_elements in row-major order, with NaN, without values and with null") {
   struct recorder {
     std::vector<float> seen;

@@ -98,16 +98,14 @@ void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to, std::size_t cou
   }
 }
 
-// Functions of registers and of single values, under one name for both. With xsimd they are xsimd's
-// and accept single values, too; without it, those of the standard library. exp, tanh and erf are
-// approximations that differ in the last bits between xsimd's architectures and the standard
-// library; the others are exact, or rounded once.
+// Functions of registers and of single values, under one name for both. min and max are the
+// library's own; the others are xsimd's, which accept single values, too, or without xsimd those of
+// the standard library. exp, tanh and erf are approximations that differ in the last bits between
+// xsimd's architectures and the standard library; the others are exact, or rounded once.
 #if DETENT_WITH_XSIMD
 using xsimd::abs;
 using xsimd::erf;
 using xsimd::exp;
-using xsimd::max;
-using xsimd::min;
 using xsimd::select;
 using xsimd::sqrt;
 using xsimd::tanh;
@@ -117,20 +115,41 @@ using std::erf;
 using std::exp;
 using std::sqrt;
 using std::tanh;
-/// The smaller value; y if either is NaN.
-template <class T>
-[[nodiscard]] T min(T x, T y) noexcept {
-  return x < y ? x : y;
-}
-/// The larger value; y if either is NaN.
-template <class T>
-[[nodiscard]] T max(T x, T y) noexcept {
-  return x > y ? x : y;
-}
 /// x where the condition holds, y elsewhere.
 template <class T>
 [[nodiscard]] T select(bool condition, T x, T y) noexcept {
   return condition ? x : y;
+}
+#endif
+
+/// The smaller value, x < y ? x : y: y if either is NaN, and y if both are zeros of any signs.
+template <class T>
+requires std::is_arithmetic_v<T>
+[[nodiscard]] constexpr T min(T x, T y) noexcept { return x < y ? x : y; }
+/// The larger value, x > y ? x : y: y if either is NaN, and y if both are zeros of any signs.
+template <class T>
+requires std::is_arithmetic_v<T>
+[[nodiscard]] constexpr T max(T x, T y) noexcept { return x > y ? x : y; }
+#if DETENT_WITH_XSIMD
+/// In each lane, min() of single values: x < y ? x : y.
+template <class T, class Arch>
+[[nodiscard]] xsimd::batch<T, Arch> min(const xsimd::batch<T, Arch>& x,
+                                        const xsimd::batch<T, Arch>& y) noexcept {
+#if DETENT_ARCH_X86_64
+  return xsimd::min(x, y);  // the instructions have this rule
+#else
+  return xsimd::select(x < y, x, y);
+#endif
+}
+/// In each lane, max() of single values: x > y ? x : y.
+template <class T, class Arch>
+[[nodiscard]] xsimd::batch<T, Arch> max(const xsimd::batch<T, Arch>& x,
+                                        const xsimd::batch<T, Arch>& y) noexcept {
+#if DETENT_ARCH_X86_64
+  return xsimd::max(x, y);  // the instructions have this rule
+#else
+  return xsimd::select(x > y, x, y);
+#endif
 }
 #endif
 
