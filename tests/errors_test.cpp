@@ -394,14 +394,21 @@ TEST_CASE("what was moved from is empty, and may be used") {
   CHECK(none == 42);
 }
 
-TEST_CASE("pack_floats") {
+TEST_CASE("packed_floats") {
   const float w[12] = {};
   const float bias[3] = {};
-  check_error(invalid, {"pack_floats", "null", "3 x 4"}, [] {
+  check_error(invalid, {"packed_floats:", "null", "3 x 4"}, [] {
     static_cast<void>(detent::packed_floats(matrix_view<const float>(nullptr, 3, 4), {}));
   });
-  check_error(mismatch, {"pack_floats", "3 biases", "4 columns"}, [&] {
+  check_error(mismatch, {"packed_floats:", "3 biases", "4 columns"}, [&] {
     static_cast<void>(detent::packed_floats(matrix_view<const float>(w, 3, 4), bias));
+  });
+  const float* const null = nullptr;
+  check_error(invalid, {"packed_floats:", "null biases", "4"}, [&] {
+    static_cast<void>(detent::packed_floats(matrix_view<const float>(w, 3, 4), {null, 4}));
+  });
+  check_error(invalid, {"convolution:", "null biases", "4"}, [&] {
+    static_cast<void>(detent::packed_float_filters({4, 3, 1, 1, 1}, w, {null, 4}));
   });
 }
 
@@ -442,8 +449,10 @@ void check_gemm_shapes(const Weights& weights) {
 template <class T, class Run>
 void check_epilogues(const char* where, const Run& run) {
   const auto attempt = [&](const detent::epilogue_options& o) { return [&run, o] { run(o); }; };
-  for (const bad_scale& s : bad_scales) {
-    check_error(invalid, {where, s.text}, attempt({.lhs_scale = s.value}));
+  if constexpr (!std::is_same_v<T, std::int32_t>) {
+    for (const bad_scale& s : bad_scales) {
+      check_error(invalid, {where, s.text}, attempt({.lhs_scale = s.value}));
+    }
   }
   check_error(invalid, {where, "zero point -1", "0..255"}, attempt({.lhs_zero_point = -1}));
   check_error(invalid, {where, "zero point 256", "0..255"}, attempt({.lhs_zero_point = 256}));
@@ -480,6 +489,80 @@ TEST_CASE_TEMPLATE("gemm", T, std::int32_t, float, std::uint8_t, std::int8_t) {
                  matrix_view<T>(out.data(), 1, 4), o);
   });
   CHECK(out.holds());
+}
+
+TEST_CASE("products: each scale has a name in messages, and sums are not scaled") {
+  const std::int8_t ones[4] = {1, 1, 1, 1};
+  const detent::packed_weights weights = detent::pack_weights({ones, 2, 2});
+  const std::uint8_t lhs[4] = {1, 2, 3, 4};
+  const matrix_view<const std::uint8_t> a(lhs, 2, 2);
+  untouched<std::uint8_t> bytes(4);
+  untouched<float> reals(4);
+  const auto to_bytes = [&](const detent::epilogue_options& o) {
+    return [&, o] { detent::gemm(a, weights, matrix_view<std::uint8_t>(bytes.data(), 2, 2), o); };
+  };
+  const auto to_reals = [&](const detent::epilogue_options& o) {
+    return [&, o] { detent::gemm(a, weights, matrix_view<float>(reals.data(), 2, 2), o); };
+  };
+  const float row_scales[] = {1.0F, -2.0F};
+  const std::int32_t row_zero_points[] = {0, 256};
+  check_error(invalid, {"gemm: lhs_scale -2 "}, to_reals({.lhs_scale = -2.0F}));
+  check_error(invalid, {"gemm: output scale -2 "}, to_bytes({.output = {-2.0F, 0}}));
+  check_error(invalid, {"gemm: scale -2 of left row 1"}, to_reals({.lhs_scales = row_scales}));
+  check_error(invalid, {"gemm: zero point 256 of left row 1"},
+              to_reals({.lhs_zero_points = row_zero_points}));
+  const float* const null = nullptr;
+  const std::int32_t* const null_integers = nullptr;
+  check_error(invalid, {"gemm: null biases", "2"}, to_reals({.bias = {null, 2}}));
+  check_error(invalid, {"gemm: null scales of rows", "2"}, to_reals({.lhs_scales = {null, 2}}));
+  check_error(invalid, {"gemm: null zero points of rows", "2"},
+              to_reals({.lhs_zero_points = {null_integers, 2}}));
+  CHECK(bytes.holds());
+  CHECK(reals.holds());
+  // Sums of integers have no scale.
+  std::int32_t sums[4] = {};
+  detent::gemm(a, weights, matrix_view<std::int32_t>(sums, 2, 2), {.lhs_scale = quiet_nan});
+  CHECK(sums[0] == 3);
+  CHECK(sums[3] == 7);
+  const detent::packed_filters filters({1, 1, 1, 1, 1}, std::vector<std::int8_t>{1});
+  detent::convolve(std::span<const std::uint8_t>(lhs), filters, {.in_height = 2, .in_width = 2},
+                   std::span<std::int32_t>(sums), {.lhs_scale = 0.0F});
+  CHECK(sums[3] == 4);
+  untouched<float> pixels(4);
+  check_error(invalid, {"convolution: null biases", "1"}, [&] {
+    detent::convolve(std::span<const std::uint8_t>(lhs), filters, {.in_height = 2, .in_width = 2},
+                     pixels.span(), {.bias = {null, 1}});
+  });
+  CHECK(pixels.holds());
+}
+
+TEST_CASE("errors name the channel, the block or the column of a wrong parameter") {
+  const std::vector<float> x(6);
+  untouched<std::int8_t> q(6);
+  const std::size_t shape[] = {2, 3};
+  const tensor_view<const float> in(x.data(), shape);
+  const tensor_view<std::int8_t> out(q.data(), shape);
+  check_error(invalid, {"quantize: scale -1 of channel 2 "}, [&] {
+    detent::quantize(in, out, channel_quant_params{1, {1.0F, 1.0F, -1.0F}, {0, 0, 0}});
+  });
+  check_error(invalid, {"quantize: zero point 300 of channel 1 "}, [&] {
+    detent::quantize(in, out, channel_quant_params{1, {1.0F, 1.0F, 1.0F}, {0, 300, 0}});
+  });
+  check_error(invalid, {"quantize: scale 0 of block 3 "}, [&] {
+    detent::quantize(in, out,
+                     detent::block_quant_params{1, 2, {1.0F, 1.0F, 1.0F, 0.0F}, {0, 0, 0, 0}});
+  });
+  check_error(invalid, {"quantize: scale 0 is "}, [&] { detent::quantize(in, out, {0.0F, 0}); });
+  CHECK(q.holds());
+  const std::int8_t w[6] = {};
+  const float scales[] = {1.0F, 0.0F, 1.0F};
+  const std::int32_t zero_points[] = {0, 0, -129};
+  check_error(invalid, {"pack_weights: scale 0 of column 1 "}, [&] {
+    static_cast<void>(detent::pack_weights({w, 2, 3}, {.scales = scales}));
+  });
+  check_error(invalid, {"pack_weights: zero point -129 of column 2 "}, [&] {
+    static_cast<void>(detent::pack_weights({w, 2, 3}, {.zero_points = zero_points}));
+  });
 }
 
 TEST_CASE("float gemm") {

@@ -411,7 +411,7 @@ TEST_CASE("gram_matrix: what is none") {
   check_error(invalid, {"0.5", "row 0, column 1", "0.25"}, [&] {
     matrix({1.0, 0.5, 0.25, 1.0}, 2, 2);
   });
-  check_error(invalid, {"-1", "row 0, column 0"}, [&] { matrix({-1.0}, 1, 1); });
+  check_error(invalid, {"the diagonal has -1 at 0"}, [&] { matrix({-1.0}, 1, 1); });
   check_error(invalid, {"row 0, column 1", "diagonal is 0"}, [&] {
     matrix({0.0, 0.5, 0.5, 1.0}, 2, 2);
   });

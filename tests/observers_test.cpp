@@ -1152,6 +1152,32 @@ TEST_CASE("ranges are never the wrong way round") {
   });
 }
 
+TEST_CASE("observers say who they are when they refuse") {
+  const std::vector<float> nan = {1.0F, std::numeric_limits<float>::quiet_NaN()};
+  for (const auto& [name, says] :
+       {std::pair("minmax", "min_max_observer: "), std::pair("percentile", "percentile_observer: "),
+        std::pair("absolute_percentile", "percentile_observer: "), std::pair("kl", "kl_observer: "),
+        std::pair("mse", " mse_observer: "), std::pair("grid_mse", "grid_mse_observer: "),
+        std::pair("octav", "octav_observer: "), std::pair("aciq", "aciq_observer: "),
+        std::pair("lp", "lp_observer: "), std::pair("isotone", "isotone_observer: "),
+        std::pair("constant", "constant_observer: "),
+        std::pair("moving_average", "moving_average_observer: "),
+        std::pair("median_minmax", "sample_range_observer: ")}) {
+    INFO(name);
+    constexpr auto scheme = detent::symmetric<std::int8_t>;
+    const auto made = detent::make_observer(name, {.scheme = scheme});
+    test::check_error(detent::error_kind::invalid_argument, {says, "1 of 2 values are NaN"}, [&] {
+      detent::any_observer o = made;
+      o.observe(std::span<const float>(nan));
+      static_cast<void>(o.finalize(scheme));
+    });
+    if (std::string_view(name) != "constant") {
+      test::check_error(detent::error_kind::invalid_argument, {says, "nothing was observed"},
+                        [&] { static_cast<void>(made.finalize(scheme)); });
+    }
+  }
+}
+
 TEST_CASE("observers refuse what has no range") {
   const float nan[] = {1.0F, std::numeric_limits<float>::quiet_NaN()};
   for (const std::string& name : detent::default_observers().names()) {

@@ -236,10 +236,10 @@ DETENT_C_API detent_status detent_weights_load(const void* bytes, size_t size,
  *     U8, S8: clamp(round_half_even(float(acc) * m[j]) + output_zero_point, qmin, qmax)
  *             with m[j] = (lhs_scale * scale[j]) / output_scale, each step rounded to float */
 typedef struct detent_epilogue {
-  size_t size;               /**< Size of the structure in bytes, set by the _init function. */
-  float lhs_scale;           /**< Scale of the left side; positive and finite. */
-  int32_t lhs_zero_point;    /**< Zero point of the left side, a value of its type. */
-  float output_scale;        /**< Scale of 8-bit outputs; positive and finite. */
+  size_t size;            /**< Size of the structure in bytes, set by the _init function. */
+  float lhs_scale;        /**< Scale of the left side; positive and finite. Not for DETENT_S32. */
+  int32_t lhs_zero_point; /**< Zero point of the left side, a value of its type. */
+  float output_scale;     /**< Scale of 8-bit outputs; positive and finite. */
   int32_t output_zero_point; /**< Zero point of 8-bit outputs, a value of their type. */
   int32_t qmin,              /**< Least value of 8-bit outputs; qmin > qmax means the whole type. */
       qmax;                  /**< Largest value of 8-bit outputs. */

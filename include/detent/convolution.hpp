@@ -106,6 +106,7 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
           where, ": real biases and residuals are for outputs of float and bfloat16");
   require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
           ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
+  require_data(o.bias, where, "biases");
   require_residual(f, w, o.residual);
 }
 

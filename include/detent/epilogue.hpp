@@ -45,7 +45,7 @@ DETENT_NAMESPACE_BEGIN
 ///
 /// float(acc) rounds to nearest, ties to even, once. All results are the same bits on every target.
 struct epilogue_options {
-  /// Scale of the left side; positive and finite. Not used for int32 outputs.
+  /// Scale of the left side; positive and finite. Neither used nor checked for int32 outputs.
   float lhs_scale = 1.0F;
   /// Zero point of the left side: a value of its type, 0..255 or -128..127.
   std::int32_t lhs_zero_point = 0;
@@ -149,7 +149,9 @@ class column_terms {
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>, terms_memory memory = terms_memory::leased) {
-    require_scale(o.lhs_scale, where);
+    if constexpr (!std::same_as<T, std::int32_t>) {  // which are not scaled
+      require_scale(o.lhs_scale, where, "lhs_scale");
+    }
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
     const std::size_t padded = round_up(columns, kernels::panel_columns);
@@ -212,7 +214,7 @@ class column_terms {
     }
     if constexpr (quantized_byte<T>) {
       const grid levels = checked_grid<T>(o.levels, where);
-      require_scale(o.output.scale, where);
+      require_scale(o.output.scale, where, "output scale");
       require_zero_point(o.output.zero_point, full_grid<T>, where);
       require_finite_multipliers(w, o, where);
       epilogue_.zero_point = o.output.zero_point;

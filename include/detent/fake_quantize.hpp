@@ -228,8 +228,8 @@ inline void require_fake_params(const channel_quant_params& p, tensor_view<const
           error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
           p.zero_points.size(), " zero points for ", channels, " channels");
   for (std::size_t i = 0; i < channels; ++i) {
-    require_scale(p.scales[i], where);
-    require_zero_point(p.zero_points[i], levels, where);
+    require_scale_of("channel", i, p.scales[i], where);
+    require_zero_point_of("channel", i, p.zero_points[i], levels, where);
   }
 }
 

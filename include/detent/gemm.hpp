@@ -114,13 +114,16 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
           o.bias.size(), " biases for ", columns, " columns");
   require(std::same_as<T, std::int32_t> || o.addend.data == nullptr, error_kind::unsupported, where,
           ": integer addends are for products to 32-bit integers");
+  require_data(o.lhs_scales, where, "scales of rows");
+  require_data(o.lhs_zero_points, where, "zero points of rows");
+  require_data(o.bias, where, "biases");
   require_addend(o.residual, "residual", rows, columns, where);
   require_addend(o.addend, "addend", rows, columns, where);
-  for (const float scale : o.lhs_scales) {
-    require_scale(scale, where);
+  for (std::size_t i = 0; i < o.lhs_scales.size(); ++i) {
+    require_scale_of("left row", i, o.lhs_scales[i], where);
   }
-  for (const std::int32_t zero_point : o.lhs_zero_points) {
-    require_zero_point(zero_point, full_grid<A>, where);
+  for (std::size_t i = 0; i < o.lhs_zero_points.size(); ++i) {
+    require_zero_point_of("left row", i, o.lhs_zero_points[i], full_grid<A>, where);
   }
 }
 

@@ -88,10 +88,10 @@ class packed_int4_weights {
       for (std::size_t g = 0; g < groups_; ++g) {
         const std::size_t at = parameter(g, j);
         scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
-        detail::require_scale(scales_[at], where);
+        detail::require_scale_of("column", j, scales_[at], where);
         const std::int32_t zero_point =
             options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
-        detail::require_zero_point(zero_point, levels, where);
+        detail::require_zero_point_of("column", j, zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
       }
     }
@@ -306,7 +306,7 @@ class int4_product {
         weights_(weights),
         options_(options),
         shift_(lhs_shift<A>) {
-    require_scale(options.lhs_scale, "gemm");
+    require_scale(options.lhs_scale, "gemm", "lhs_scale");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 

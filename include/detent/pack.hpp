@@ -54,8 +54,7 @@ std::vector<T> per_column(std::span<const T> values, std::size_t columns, T abse
                           const char* what) {
   require(values.size() <= 1 || values.size() == columns, error_kind::shape_mismatch,
           "pack_weights: ", values.size(), " ", what, " for ", columns, " columns");
-  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
-          "pack_weights: null ", what, " with size ", values.size());
+  require_data(values, "pack_weights", what);
   if (values.size() == columns && columns != 1) {
     return {values.begin(), values.end()};
   }
@@ -148,11 +147,12 @@ class packed_weights {
     zero_points_ =
         detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
     bias_ = detail::per_column(options.bias, columns_, std::int32_t{0}, "biases");
-    for (const float scale : scales_) {
-      detail::require_scale(scale, "pack_weights");
+    for (std::size_t j = 0; j < columns_; ++j) {
+      detail::require_scale_of("column", j, scales_[j], "pack_weights");
     }
-    for (std::int32_t& zero_point : zero_points_) {
-      detail::require_zero_point(zero_point, full_grid<W>, "pack_weights");
+    for (std::size_t j = 0; j < columns_; ++j) {
+      std::int32_t& zero_point = zero_points_[j];
+      detail::require_zero_point_of("column", j, zero_point, full_grid<W>, "pack_weights");
       zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
@@ -482,9 +482,11 @@ class packed_floats {
   packed_floats(matrix_view<const float> w, std::span<const float> bias,
                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
-    detail::require_matrix(w, "pack_floats");
-    require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
-            "pack_floats: ", bias.size(), " biases for ", w.columns, " columns");
+    constexpr const char* where = "packed_floats";
+    detail::require_matrix(w, where);
+    require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch, where, ": ",
+            bias.size(), " biases for ", w.columns, " columns");
+    detail::require_data(bias, where, "biases");
     using kernels::panel_columns;
     const std::size_t padded = detail::round_up(columns_, panel_columns);
     bias_.resize(padded);

@@ -302,6 +302,7 @@ class packed_float_filters {
     detail::require_filters(f, weights.size(), weights.data());
     require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
             "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
+    detail::require_data(bias, "convolution", "biases");
     if (f.depthwise()) {
       channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
       depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);

@@ -32,9 +32,17 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-inline void require_scale(float scale, const char* where) {
+/// Throws invalid_argument unless a scale is positive and finite. The message says with `name`
+/// which scale that is.
+inline void require_scale(float scale, const char* where, const char* name = "scale") {
+  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": ", name,
+          " ", scale, " is not a positive finite number");
+}
+/// Throws invalid_argument unless one of many scales is positive and finite. The message says whose
+/// it is, such as "of channel 3".
+inline void require_scale_of(const char* owner, std::size_t index, float scale, const char* where) {
   require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
-          scale, " is not a positive finite number");
+          scale, " of ", owner, " ", index, " is not a positive finite number");
 }
 
 /// The grid of values of the type Q that a caller asks for: full_grid<Q> if it is the default one.
@@ -57,6 +65,19 @@ template <class Q>
 inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
   require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
           where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+}
+inline void require_zero_point_of(const char* owner, std::size_t index, std::int32_t zero_point,
+                                  grid levels, const char* where) {
+  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
+          where, ": zero point ", zero_point, " of ", owner, " ", index, " is outside ",
+          levels.qmin, "..", levels.qmax);
+}
+
+/// Throws invalid_argument for an array that has a size but no data.
+template <class T>
+void require_data(std::span<const T> values, const char* where, const char* name) {
+  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument, where,
+          ": null ", name, " with size ", values.size());
 }
 
 template <class In, class Out>
@@ -298,9 +319,14 @@ inline void require_parameters(const parameter_view& p, grid levels, const char*
     wrong |= (scale - 1) | (largest - scale) | (zero_point - qmin) | (qmax - zero_point);
   }
   const bool right = wrong >> 31U == 0;
+  if (!right && p.count == 1) {
+    require_scale(p.scales[0], where);
+    require_zero_point(p.zero_points[0], levels, where);
+  }
+  const char* const owner = p.block_axis == max_rank ? "channel" : "block";
   for (std::size_t i = 0; i < p.count && !right; ++i) {
-    require_scale(p.scales[i], where);
-    require_zero_point(p.zero_points[i], levels, where);
+    require_scale_of(owner, i, p.scales[i], where);
+    require_zero_point_of(owner, i, p.zero_points[i], levels, where);
   }
 }
 

@@ -49,8 +49,9 @@ class constant_observer {
     s.evidence.method = "constant";
     s.evidence.count = seen_.count();
     if (seen_.count() > 0) {
-      s.evidence.lower = seen_.range().lower;
-      s.evidence.upper = seen_.range().upper;
+      const value_range seen = seen_.range("constant_observer");
+      s.evidence.lower = seen.lower;
+      s.evidence.upper = seen.upper;
     }
     return s;
   }

@@ -19,8 +19,8 @@
 DETENT_NAMESPACE_BEGIN
 
 /// Collects a histogram of the values; finalize() returns what `Solver{}(histogram, scheme)`
-/// returns. The aliases below name the solvers: kl_observer, mse_observer, grid_mse_observer,
-/// octav_observer and aciq_observer.
+/// returns. `Solver::observer` is the name of the observer in messages. The aliases below name the
+/// solvers: kl_observer, mse_observer, grid_mse_observer, octav_observer and aciq_observer.
 ///
 /// The result does not depend on the order of values, batches and merges, nor on the CPU. Memory:
 /// 252 KiB of counts or 504 KiB with sums, less with sparse storage. Not thread-safe: use one per
@@ -67,6 +67,7 @@ class solving_observer {
   /// The solver's scale, zero point and evidence. Throws invalid_argument if nothing, a NaN or an
   /// infinity was seen, and what the solver throws for the scheme.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    static_cast<void>(histogram_.range(Solver::observer));  // the error has the observer's name
     return Solver{}(histogram_, scheme);
   }
   /// The histogram of everything observed.
@@ -83,26 +84,31 @@ class solving_observer {
 
 namespace detail {
 struct solve_kl {
+  static constexpr const char* observer = "kl_observer";
   scale_solution operator()(const count_histogram& h, quant_scheme scheme) const {
     return kl(h.bins(), h.range(), scheme);
   }
 };
 struct solve_mse {
+  static constexpr const char* observer = "mse_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return exact_mse(h, scheme);
   }
 };
 struct solve_grid_mse {
+  static constexpr const char* observer = "grid_mse_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return grid_mse(distribution(h), scheme);
   }
 };
 struct solve_octav {
+  static constexpr const char* observer = "octav_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return octav(distribution(h), scheme);
   }
 };
 struct solve_aciq {
+  static constexpr const char* observer = "aciq_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return aciq(distribution(h), scheme);
   }
@@ -161,6 +167,7 @@ class lp_observer {
   /// What lp_norm() returns for the histogram. Throws invalid_argument if nothing, a NaN or an
   /// infinity was seen, and what lp_norm() throws for the scheme.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    static_cast<void>(histogram_.range("lp_observer"));  // the error has the observer's name
     return lp_norm(histogram_, scheme, {.p = p_});
   }
   /// The histogram of everything observed.

@@ -83,7 +83,7 @@ class isotone_observer {
     }
     require(phase < phases(), error_kind::invalid_argument, "isotone_observer: there is no phase ",
             phase);
-    zero_point_ = params_from_range(range_.range(), options_.scheme).zero_point;
+    zero_point_ = params_from_range(range_.range("isotone_observer"), options_.scheme).zero_point;
     cap_ = options_.scheme.levels.qmax - zero_point_;
     second_ = true;
   }
@@ -160,7 +160,7 @@ class isotone_observer {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
         error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
-    const value_range seen = range_.range();
+    const value_range seen = range_.range("isotone_observer");
     require(second_ || scheme.symmetric, error_kind::invalid_argument,
             "isotone_observer: the second pass has not begun");
     scale_solution s;

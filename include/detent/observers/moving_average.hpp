@@ -45,7 +45,7 @@ class moving_average_observer {
     }
     min_max_observer batch;
     batch.observe(x);
-    const value_range r = batch.range();
+    const value_range r = batch.range("moving_average_observer");
     if (batches_ == 0) {
       first_ = {r.lower, r.upper};
       now_ = first_;

@@ -72,6 +72,7 @@ class percentile_observer {
     }
     require(options_.exact && phase == 1, error_kind::invalid_argument,
             "percentile_observer: there is no phase ", phase);
+    static_cast<void>(histogram_.range(where));  // the error has the observer's name
     const std::vector<value_bin> bins = histogram_.bins();
     const std::uint64_t rank = rank_of(histogram_.count());
     aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
@@ -144,7 +145,7 @@ class percentile_observer {
   /// or an infinity was seen, if the percentile of an asymmetric range is not over 50, or if the
   /// second pass of an exact percentile has not seen the data of the first.
   [[nodiscard]] value_range range(bool symmetric) const {
-    const value_range seen = histogram_.range();
+    const value_range seen = histogram_.range(where);
     require(second_ || !options_.exact, error_kind::invalid_argument,
             "percentile_observer: the second pass has not begun");
     if (symmetric || options_.absolute) {
@@ -200,6 +201,7 @@ class percentile_observer {
   }
 
  private:
+  static constexpr const char* where = "percentile_observer";
   static constexpr int shift = kernels::bin_dropped_bits;
   static constexpr std::uint32_t mask = (1U << shift) - 1U;
 

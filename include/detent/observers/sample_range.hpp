@@ -62,7 +62,7 @@ class sample_range_observer {
     }
     min_max_observer sample;
     sample.observe(x);
-    const value_range r = sample.range();
+    const value_range r = sample.range("sample_range_observer");
     lower_.observe(std::span<const float>(&r.lower, 1));
     upper_.observe(std::span<const float>(&r.upper, 1));
     count_ = detail::saturating_sum(count_, std::uint64_t{x.size()});

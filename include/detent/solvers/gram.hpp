@@ -53,6 +53,8 @@ class gram_matrix {
         const double value = g(i, j);
         require(std::isfinite(value), error_kind::invalid_argument,
                 "gram_matrix: the element at row ", i, ", column ", j, " is ", value);
+        require(i != j || value >= 0.0, error_kind::invalid_argument,
+                "gram_matrix: the diagonal has ", value, " at ", i);
         require(value == g(j, i), error_kind::invalid_argument, "gram_matrix: ", value, " at row ",
                 i, ", column ", j, " but ", g(j, i), " at row ", j, ", column ", i);
         require(value == 0.0 || g(i, i) > 0.0, error_kind::invalid_argument, "gram_matrix: ", value,

@@ -174,8 +174,8 @@ struct weight_problem {
       zero_points.assign(f.zero_points.begin(), f.zero_points.end());
     }
     for (std::size_t i = 0; i < count; ++i) {
-      require_scale(scales[i], where);
-      require_zero_point(zero_points[i], levels, where);
+      require_scale_of("group", i, scales[i], where);
+      require_zero_point_of("group", i, zero_points[i], levels, where);
     }
   }
 

@@ -128,8 +128,8 @@ std::vector<float> map_columns(matrix_view<const float> x, std::span<const float
   require_matrix(x, where);
   require(scales.size() == x.columns, error_kind::shape_mismatch, where, ": ", scales.size(),
           " scales for ", x.columns, " columns");
-  for (const float scale : scales) {
-    require_scale(scale, where);
+  for (std::size_t c = 0; c < scales.size(); ++c) {
+    require_scale_of("column", c, scales[c], where);
   }
   std::vector<float> y(x.rows * x.columns);
   for (std::size_t r = 0; r < x.rows; ++r) {

@@ -261,9 +261,10 @@ class basic_histogram {
   }
 
   /// The smallest and the largest value observed, exactly; -0 is reported as 0. Throws
-  /// invalid_argument if nothing, a NaN or an infinity was observed.
-  [[nodiscard]] value_range range() const {
-    require_finite();
+  /// invalid_argument if nothing, a NaN or an infinity was observed. `where` is the name that the
+  /// error message begins with, for observers that are built on this one.
+  [[nodiscard]] value_range range(const char* where = "histogram") const {
+    require_finite(where);
     return {lower_, upper_};
   }
 
@@ -370,11 +371,11 @@ class basic_histogram {
     require(more <= largest_count - count_, error_kind::overflow,
             "histogram: more than 2^48 values");
   }
-  void require_finite() const {
-    require(count_ > 0, error_kind::invalid_argument, "histogram: nothing was observed");
-    require(count_nan_ == 0, error_kind::invalid_argument, "histogram: ", count_nan_, " of ",
-            count_, " values are NaN");
-    require(count_infinite_ == 0, error_kind::invalid_argument, "histogram: ", count_infinite_,
+  void require_finite(const char* where) const {
+    require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
+    require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ", count_,
+            " values are NaN");
+    require(count_infinite_ == 0, error_kind::invalid_argument, where, ": ", count_infinite_,
             " of ", count_, " values are infinite");
   }
 
@@ -659,7 +660,7 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
 
 template <bin_content kContent>
 std::vector<value_bin> basic_histogram<kContent>::bins() const {
-  require_finite();
+  require_finite("histogram");
   // Positions ascend with the magnitude, except that those of the smallest magnitudes come last.
   std::size_t count = 0;
   std::size_t below_count = 0;
