@@ -393,7 +393,8 @@ static void errors(void) {
   CHECK_ERROR(detent_dequantize_elements(DETENT_S32, acc, 4, DETENT_F32, y, &p, NULL),
               DETENT_INVALID_ARGUMENT, "300");
   p.zero_points = NULL;
-  p.qmin = 0;
+  p.qmin = p.qmax = 0; /* one level: quantization takes it, fake quantization does not */
+  CHECK_ERROR(detent_fake_quantize(x, 4, DETENT_U8, y, &p), DETENT_INVALID_ARGUMENT, "0..0");
   p.qmax = 256;
   CHECK_ERROR(detent_quantize_elements(DETENT_F32, x, 4, DETENT_U8, q, &p, NULL),
               DETENT_INVALID_ARGUMENT, "256");

@@ -588,7 +588,8 @@ DETENT_C_API detent_status detent_requantize(const int32_t* acc, size_t n, deten
                                              const detent_parallel* parallel);
 /** Quantizes and dequantizes n floats: y = dequantize(quantize(x)) on the grid that
  * detent_quantize_elements() uses for `q_type` and the parameters. NaN gives 0; infinities
- * saturate. DETENT_SHAPE_MISMATCH if n is no multiple of channels * inner. */
+ * saturate. DETENT_INVALID_ARGUMENT for a grid of one level; DETENT_SHAPE_MISMATCH if n is no
+ * multiple of channels * inner. */
 DETENT_C_API detent_status detent_fake_quantize(const float* x, size_t n, detent_type q_type,
                                                 float* y, const detent_element_params* params);
 

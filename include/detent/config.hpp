@@ -14,7 +14,8 @@
 //   DETENT_WITH_EIGEN            (0 or 1) conversions to and from Eigen's matrices; by default 1 if
 //                                <Eigen/Core> is found
 //
-// Without Highway or xsimd the same functions run through portable code and return the same bits.
+// Without Highway or xsimd the same functions run through portable code and return the same bits,
+// except simd::exp(), simd::tanh() and simd::erf().
 // Without Eigen, <detent/solvers/eigen_views.hpp> cannot be included.
 // The headers of graph/ have a macro of their own: see <detent/graph/src/execution.hpp>.
 #ifndef DETENT_CONFIG_HPP
@@ -69,7 +70,9 @@
 #endif
 #ifndef DETENT_WITH_XSIMD
 /// Set by the user, 0 or 1: whether simd.hpp and batch.hpp use xsimd. The default is 1 if
-/// `<xsimd/xsimd.hpp>` is found, else 0. Results do not depend on it; batch.hpp is empty without.
+/// `<xsimd/xsimd.hpp>` is found, else 0. Without xsimd, the functions of both headers
+/// take single values. Results do not depend on it, except those of simd::exp(), simd::tanh() and
+/// simd::erf().
 #define DETENT_WITH_XSIMD 0
 #endif
 

@@ -192,7 +192,7 @@ class packed_int4_weights {
   /// Number of columns, N.
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
   /// Number of k in a quantization group, a multiple of 8; if there is one group, K rounded up to a
-  /// multiple of 8 (at least 8).
+  /// multiple of 8 (at least 8). A matrix that was moved from keeps this number.
   [[nodiscard]] std::size_t group_size() const noexcept { return group_size_; }
   /// Number of quantization groups, ceil(K / group_size()).
   [[nodiscard]] std::size_t groups() const noexcept { return groups_; }

@@ -28,7 +28,7 @@ DETENT_NAMESPACE_BEGIN
 struct percentile_options {
   double percentile = 99.99;  ///< share of the values inside the range, in percent, in (0, 100]
   /// Whether asymmetric schemes, too, use the percentile q of the magnitudes: the range is then the
-  /// range seen, cut to [-q, q].
+  /// range seen, extended to 0 and cut to [-q, q].
   bool absolute = false;
   /// Whether a second pass finds the exact order statistics. One pass gives the outer end of the
   /// bin in which an order statistic lies, at most 1/512 too far out.
@@ -39,7 +39,8 @@ struct percentile_options {
 /// magnitudes. With n values and rank r = quantile_rank(percentile / 100, n):
 ///
 ///     asymmetric             lower = value of rank n + 1 - r, upper = value of rank r
-///     symmetric or absolute  the range seen, cut to [-q, q], q = magnitude of rank r
+///     symmetric or absolute  the range seen, extended to 0 and cut to [-q, q], where
+///                            q = magnitude of rank r
 ///
 /// The canonical rule makes the parameters from that range. For asymmetric ranges the percentile
 /// must be over 50. Values below 2^-30 of the largest magnitude share a bin and are not told apart,
@@ -159,8 +160,8 @@ class percentile_observer {
   }
 
   /// The canonical scale and zero point of range(). The evidence's objective is the clipped
-  /// fraction: the share of the values outside the range, counted by whole bins and, after a second
-  /// pass, exactly. Throws what range() and params_from_range() throw.
+  /// fraction: the share of the values outside the range extended to 0, counted by whole bins and,
+  /// after a second pass, exactly. Throws what range() and params_from_range() throw.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     const value_range r = range(scheme.symmetric);
     scale_solution s;
