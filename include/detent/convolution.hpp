@@ -439,6 +439,21 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
   convolve(detail::shifted_copy(input, memory, parallel), filters, w, output, of_shifted, parallel);
 }
 
+/// Convolves unsigned 8-bit images to a vector of the output's size: convolve() to a span of it.
+template <integer_gemm_output T>
+void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
+              std::vector<T>& output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, std::span<T>(output), options, parallel);
+}
+/// Convolves signed 8-bit images to a vector of the output's size: convolve() to a span of it.
+template <integer_gemm_output T>
+void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
+              std::vector<T>& output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, std::span<T>(output), options, parallel);
+}
+
 /// Convolves float images with packed float filters, as
 /// output = clamp((bias + sum of input * weight) + residual, lower, upper).
 ///

@@ -22,6 +22,7 @@
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include <detent/base/rows.hpp>
 #include <detent/dispatch.hpp>
@@ -106,6 +107,13 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
   const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
   quantize(x, q, p, scheme.levels, e);
   return p;
+}
+
+/// Quantizes x to a vector of the same size: dynamic_quantize() to a span of it.
+template <quantized_type Q>
+quant_params dynamic_quantize(std::span<const float> x, std::vector<Q>& q,
+                              quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  return dynamic_quantize(x, std::span<Q>(q), scheme, e);
 }
 
 /// Quantizes each row of the matrix x to the same row of q with parameters from the range of that

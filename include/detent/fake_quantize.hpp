@@ -18,6 +18,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -300,8 +301,8 @@ inline void fake_quantize(std::span<const float> x, std::span<float> y, quant_pa
 /// channel; invalid_argument if data is null, the axis does not exist, a scale is not positive and
 /// finite, the grid does not have 2 to 65536 levels within -32768..65535, or a zero point is not in
 /// the grid. Nothing is written then. Thread-safe.
-inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
-                          const channel_quant_params& p, grid levels) {
+template <std::same_as<channel_quant_params> P>  // so that a braced {scale} means quant_params
+void fake_quantize(tensor_view<const float> x, tensor_view<float> y, const P& p, grid levels) {
   detail::require_fake_params(p, x, levels, "fake_quantize");
   detail::require_shape_of_x(x, y, "y", "fake_quantize");
   detail::fake_quantize_views(x, y, p.axis, p.scales.data(), p.zero_points.data(), levels);

@@ -62,6 +62,12 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
     product.finish();
   }
 }
+/// Computes the products of a vector of problems: gemm_batch() of a span of them.
+template <quantized_byte A, class Weights, class T>
+void gemm_batch(const std::vector<gemm_problem<A, Weights, T>>& problems,
+                const parallel_for& parallel = {}) {
+  gemm_batch(std::span<const gemm_problem<A, Weights, T>>(problems), parallel);
+}
 
 /// Computes `count` products of one shape, with one set of options, whose operands lie at equal
 /// distances: product i reads its left side at lhs.data + i * lhs_step, writes its output at

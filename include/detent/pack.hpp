@@ -476,6 +476,8 @@ class packed_floats {
   /// An empty matrix: K and N are 0.
   packed_floats() = default;
 
+  /// Copies and packs `w`, with biases of 0. Throws invalid_argument for null data.
+  explicit packed_floats(matrix_view<const float> w) : packed_floats(w, {}) {}
   /// Copies and packs `w`: K rows, N columns, any strides. `bias` is empty (all 0) or has N values.
   /// Throws shape_mismatch for another number of biases, invalid_argument for null data. The result
   /// does not depend on `parallel`.

@@ -297,7 +297,7 @@ class packed_float_filters {
   /// shape_mismatch for channels that do not divide into the groups and for other sizes,
   /// invalid_argument for a kernel of size 0 and null weights.
   packed_float_filters(const filter_shape& f, std::span<const float> weights,
-                       std::span<const float> bias)
+                       std::span<const float> bias = {})
       : shape_(f) {
     detail::require_filters(f, weights.size(), weights.data());
     require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,

@@ -94,6 +94,12 @@ class channel_observer {
     const std::vector<float> values = detail::floats_of(x);
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)), parallel);
   }
+  /// Observes one batch in memory that may be written; it is only read.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<T> x, const parallel_for& parallel = {}) {
+    observe(tensor_view<const T>(x), parallel);
+  }
 
   /// How many passes over the data the observers need: 1 or 2.
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }

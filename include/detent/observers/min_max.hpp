@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <ranges>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
@@ -104,6 +106,14 @@ class min_max_observer {
                 ? std::nextafter(upper, infinity)
                 : upper;
     include(lower, upper, x.size(), r.count_nan);
+  }
+  /// Observes one batch in a vector, an array or another contiguous range of an arithmetic type:
+  /// observe_as() of a span of it.
+  template <std::ranges::contiguous_range Values>
+  requires std::is_arithmetic_v<std::ranges::range_value_t<Values>>
+  void observe_as(const Values& x) {
+    observe_as(std::span<const std::ranges::range_value_t<Values>>(std::ranges::data(x),
+                                                                   std::ranges::size(x)));
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen everything that
