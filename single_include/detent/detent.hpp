@@ -80,7 +80,8 @@
 //   DETENT_WITH_EIGEN            (0 or 1) conversions to and from Eigen's matrices; by default 1 if
 //                                <Eigen/Core> is found
 //
-// Without Highway or xsimd the same functions run through portable code and return the same bits.
+// Without Highway or xsimd the same functions run through portable code and return the same bits,
+// except simd::exp(), simd::tanh() and simd::erf().
 // Without Eigen, <detent/solvers/eigen_views.hpp> cannot be included.
 // The headers of graph/ have a macro of their own: see <detent/graph/src/execution.hpp>.
 #ifndef DETENT_CONFIG_HPP
@@ -110,9 +111,12 @@
 #error "detent needs C++20: compile with -std=c++20"
 #endif
 
-#if defined(__FAST_MATH__)
+// Parts of -ffast-math are refused as far as the compiler tells: g++ has a macro for each of these,
+// clang and icx for __FAST_MATH__ and __FINITE_MATH_ONLY__ only.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
-    "detent: -ffast-math lets the compiler change results; every detent result is defined to the bit"
+    "detent: -ffast-math and its parts (-ffinite-math-only, -fassociative-math, -freciprocal-math, -fno-signed-zeros) let the compiler change results; every detent result is defined to the bit"
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -144,7 +148,9 @@
 #endif
 #ifndef DETENT_WITH_XSIMD
 /// Set by the user, 0 or 1: whether simd.hpp and batch.hpp use xsimd. The default is 1 if
-/// `<xsimd/xsimd.hpp>` is found, else 0. Results do not depend on it; batch.hpp is empty without.
+/// `<xsimd/xsimd.hpp>` is found, else 0. Without xsimd, the functions of both headers
+/// take single values. Results do not depend on it, except those of simd::exp(), simd::tanh() and
+/// simd::erf().
 #define DETENT_WITH_XSIMD 0
 #endif
 
@@ -682,10 +688,13 @@ template <class Q>
 concept quantized_type =
     quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
 
-/// The integers that a quantized value may take: qmin..qmax, both included.
+/// The integers that a quantized value may take: qmin..qmax, both included. The default 0..-1,
+/// which has no integer, stands for the whole range of the integer type that a function writes;
+/// functions that write floats, or whose integers have no type of their own, do not know that range
+/// and refuse it.
 struct grid {
-  std::int32_t qmin;  ///< Smallest level.
-  std::int32_t qmax;  ///< Largest level.
+  std::int32_t qmin = 0;   ///< Smallest level.
+  std::int32_t qmax = -1;  ///< Largest level.
   friend constexpr bool operator==(const grid&, const grid&) = default;
 };
 
@@ -711,10 +720,19 @@ inline constexpr grid full_grid = detail::levels_of<Q>();
 template <class Q>
 inline constexpr grid narrow_grid{full_grid<Q>.qmin + 1, full_grid<Q>.qmax};
 
+namespace detail {
+/// The grid, or full_grid<Q> if it is the default one.
+template <class Q>
+[[nodiscard]] constexpr grid with_whole_range(grid levels) noexcept {
+  return levels == grid{} ? full_grid<Q> : levels;
+}
+}  // namespace detail
+
 /// How a range of reals becomes a scale and a zero point; see params_from_range().
 struct quant_scheme {
-  grid levels;     ///< The integers to use.
-  bool symmetric;  ///< The zero point is the middle of `levels`, the range is symmetric about 0.
+  grid levels = {};  ///< The integers to use.
+  bool symmetric =
+      false;  ///< The zero point is the middle of `levels`, the range is symmetric about 0.
   friend constexpr bool operator==(const quant_scheme&, const quant_scheme&) = default;
 };
 
@@ -1144,12 +1162,13 @@ DETENT_KERNELS_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 /// The definitions: plain functions of single values that say what the bits of every result are.
 /// The functions of namespace detent and the kernels of every target return the same bits.
-/// Functions here check no arguments and are thread-safe.
+/// Functions here check no arguments and are thread-safe. They assume, as the whole library does,
+/// the default floating-point environment: rounding to nearest, denormals neither flushed to 0 nor
+/// read as 0.
 namespace reference {
 
-/// The nearest integer, ties to the even one, whatever the rounding mode of the floating-point
-/// environment is. The result has the sign of x (-0.25 gives -0). NaN and infinities are returned
-/// as they are.
+/// The nearest integer, ties to the even one. The result has the sign of x (-0.25 gives -0). NaN and
+/// infinities are returned as they are.
 ///
 ///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
 ///   result -2   -2   -0    0    2    2
@@ -3448,22 +3467,52 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-inline void require_scale(float scale, const char* where) {
+/// Throws invalid_argument unless a scale is positive and finite. The message says with `name`
+/// which scale that is.
+inline void require_scale(float scale, const char* where, const char* name = "scale") {
+  require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": ", name,
+          " ", scale, " is not a positive finite number");
+}
+/// Throws invalid_argument unless one of many scales is positive and finite. The message says whose
+/// it is, such as "of channel 3".
+inline void require_scale_of(const char* owner, std::size_t index, float scale, const char* where) {
   require(std::isfinite(scale) && scale > 0.0F, error_kind::invalid_argument, where, ": scale ",
-          scale, " is not a positive finite number");
+          scale, " of ", owner, " ", index, " is not a positive finite number");
 }
 
+/// The grid of values of the type Q that a caller asks for: full_grid<Q> if it is the default one.
+/// Throws invalid_argument if it does not fit Q.
 template <class Q>
-void require_grid(grid levels, const char* where) {
+[[nodiscard]] grid checked_grid(grid levels, const char* where) {
+  levels = with_whole_range<Q>(levels);
   require(levels.qmin <= levels.qmax && levels.qmin >= full_grid<Q>.qmin &&
               levels.qmax <= full_grid<Q>.qmax,
           error_kind::invalid_argument, where, ": grid ", levels.qmin, "..", levels.qmax,
           " does not fit ", full_grid<Q>.qmin, "..", full_grid<Q>.qmax);
+  return levels;
+}
+/// The scheme with the grid of checked_grid().
+template <class Q>
+[[nodiscard]] quant_scheme checked_scheme(quant_scheme scheme, const char* where) {
+  return {checked_grid<Q>(scheme.levels, where), scheme.symmetric};
 }
 
 inline void require_zero_point(std::int32_t zero_point, grid levels, const char* where) {
   require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
           where, ": zero point ", zero_point, " is outside ", levels.qmin, "..", levels.qmax);
+}
+inline void require_zero_point_of(const char* owner, std::size_t index, std::int32_t zero_point,
+                                  grid levels, const char* where) {
+  require(zero_point >= levels.qmin && zero_point <= levels.qmax, error_kind::invalid_argument,
+          where, ": zero point ", zero_point, " of ", owner, " ", index, " is outside ",
+          levels.qmin, "..", levels.qmax);
+}
+
+/// Throws invalid_argument for an array that has a size but no data.
+template <class T>
+void require_data(std::span<const T> values, const char* where, const char* name) {
+  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument, where,
+          ": null ", name, " with size ", values.size());
 }
 
 template <class In, class Out>
@@ -3705,9 +3754,14 @@ inline void require_parameters(const parameter_view& p, grid levels, const char*
     wrong |= (scale - 1) | (largest - scale) | (zero_point - qmin) | (qmax - zero_point);
   }
   const bool right = wrong >> 31U == 0;
+  if (!right && p.count == 1) {
+    require_scale(p.scales[0], where);
+    require_zero_point(p.zero_points[0], levels, where);
+  }
+  const char* const owner = p.block_axis == max_rank ? "channel" : "block";
   for (std::size_t i = 0; i < p.count && !right; ++i) {
-    require_scale(p.scales[i], where);
-    require_zero_point(p.zero_points[i], levels, where);
+    require_scale_of(owner, i, p.scales[i], where);
+    require_zero_point_of(owner, i, p.zero_points[i], levels, where);
   }
 }
 
@@ -7570,7 +7624,7 @@ namespace detail {
 
 template <class Q>
 void require_params(quant_params p, grid levels, const char* where) {
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_scale(p.scale, where);
   require_zero_point(p.zero_point, levels, where);
 }
@@ -7906,7 +7960,7 @@ void quantize_elements(const In& x, Out&& q, const P& p, grid levels, const exec
   using Q = element_of<Out>;
   auto in = operand_of(x);
   auto out = operand_of(q);
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_same_shape(in, out, where);
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);
@@ -7937,7 +7991,7 @@ void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std
   using Q = element_of<Out>;
   auto in = operand_of(acc);
   auto out = operand_of(q);
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_same_shape(in, out, where);
   const parameter_view v = view_of(p, in.rank, in.shape, where);
   require_parameters(v, levels, where);
@@ -8438,7 +8492,6 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17395,8 +17448,7 @@ std::vector<T> per_column(std::span<const T> values, std::size_t columns, T abse
                           const char* what) {
   require(values.size() <= 1 || values.size() == columns, error_kind::shape_mismatch,
           "pack_weights: ", values.size(), " ", what, " for ", columns, " columns");
-  require(values.empty() || values.data() != nullptr, error_kind::invalid_argument,
-          "pack_weights: null ", what, " with size ", values.size());
+  require_data(values, "pack_weights", what);
   if (values.size() == columns && columns != 1) {
     return {values.begin(), values.end()};
   }
@@ -17489,11 +17541,12 @@ class packed_weights {
     zero_points_ =
         detail::per_column(options.zero_points, columns_, std::int32_t{0}, "zero points");
     bias_ = detail::per_column(options.bias, columns_, std::int32_t{0}, "biases");
-    for (const float scale : scales_) {
-      detail::require_scale(scale, "pack_weights");
+    for (std::size_t j = 0; j < columns_; ++j) {
+      detail::require_scale_of("column", j, scales_[j], "pack_weights");
     }
-    for (std::int32_t& zero_point : zero_points_) {
-      detail::require_zero_point(zero_point, full_grid<W>, "pack_weights");
+    for (std::size_t j = 0; j < columns_; ++j) {
+      std::int32_t& zero_point = zero_points_[j];
+      detail::require_zero_point_of("column", j, zero_point, full_grid<W>, "pack_weights");
       zero_point -= shift;
       has_zero_points_ = has_zero_points_ || zero_point != 0;
     }
@@ -17817,15 +17870,19 @@ class packed_floats {
   /// An empty matrix: K and N are 0.
   packed_floats() = default;
 
+  /// Copies and packs `w`, with biases of 0. Throws invalid_argument for null data.
+  explicit packed_floats(matrix_view<const float> w) : packed_floats(w, {}) {}
   /// Copies and packs `w`: K rows, N columns, any strides. `bias` is empty (all 0) or has N values.
   /// Throws shape_mismatch for another number of biases, invalid_argument for null data. The result
   /// does not depend on `parallel`.
   packed_floats(matrix_view<const float> w, std::span<const float> bias,
                 const parallel_for& parallel = {})
       : depth_(w.rows), columns_(w.columns) {
-    detail::require_matrix(w, "pack_floats");
-    require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch,
-            "pack_floats: ", bias.size(), " biases for ", w.columns, " columns");
+    constexpr const char* where = "packed_floats";
+    detail::require_matrix(w, where);
+    require(bias.empty() || bias.size() == columns_, error_kind::shape_mismatch, where, ": ",
+            bias.size(), " biases for ", w.columns, " columns");
+    detail::require_data(bias, where, "biases");
     using kernels::panel_columns;
     const std::size_t padded = detail::round_up(columns_, panel_columns);
     bias_.resize(padded);
@@ -17884,16 +17941,16 @@ DETENT_NAMESPACE_BEGIN
 ///
 /// float(acc) rounds to nearest, ties to even, once. All results are the same bits on every target.
 struct epilogue_options {
-  /// Scale of the left side; positive and finite. Not used for int32 outputs.
+  /// Scale of the left side; positive and finite. Neither used nor checked for int32 outputs.
   float lhs_scale = 1.0F;
   /// Zero point of the left side: a value of its type, 0..255 or -128..127.
   std::int32_t lhs_zero_point = 0;
   /// Scale and zero point of a uint8 or int8 output. A scale that makes a multiplier m[j] infinite
   /// is an invalid_argument.
   quant_params output = {};
-  /// Bounds of a uint8 or int8 output, both included; the default {0, -1} means the whole type. A
-  /// narrower grid fuses a ReLU or a clip. Not used for other outputs.
-  grid levels = {0, -1};
+  /// Bounds of a uint8 or int8 output, both included; the default is the whole type. A narrower
+  /// grid fuses a ReLU or a clip. Not used for other outputs.
+  grid levels = {};
   /// Lower bound of a float or bfloat16 output, applied last; not used for other outputs, whose
   /// bounds are `levels`. NaN passes through the clamp, and a bound of NaN is none.
   float lower = -std::numeric_limits<float>::infinity();
@@ -17988,7 +18045,9 @@ class column_terms {
   template <class T, class A>
   void prepare(const packed_weights& w, const epilogue_options& o, const char* where,
                std::int32_t shift = lhs_shift<A>, terms_memory memory = terms_memory::leased) {
-    require_scale(o.lhs_scale, where);
+    if constexpr (!std::same_as<T, std::int32_t>) {  // which are not scaled
+      require_scale(o.lhs_scale, where, "lhs_scale");
+    }
     require_zero_point(o.lhs_zero_point, full_grid<A>, where);
     const std::size_t columns = w.columns();
     const std::size_t padded = round_up(columns, kernels::panel_columns);
@@ -18050,9 +18109,8 @@ class column_terms {
       }
     }
     if constexpr (quantized_byte<T>) {
-      const grid levels = o.levels == grid{0, -1} ? full_grid<T> : o.levels;
-      require_grid<T>(levels, where);
-      require_scale(o.output.scale, where);
+      const grid levels = checked_grid<T>(o.levels, where);
+      require_scale(o.output.scale, where, "output scale");
       require_zero_point(o.output.zero_point, full_grid<T>, where);
       require_finite_multipliers(w, o, where);
       epilogue_.zero_point = o.output.zero_point;
@@ -18133,7 +18191,6 @@ DETENT_NAMESPACE_END
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <type_traits>
 
@@ -20348,13 +20405,16 @@ void require_rows(std::size_t rows, std::size_t columns, const epilogue_options&
           o.bias.size(), " biases for ", columns, " columns");
   require(std::same_as<T, std::int32_t> || o.addend.data == nullptr, error_kind::unsupported, where,
           ": integer addends are for products to 32-bit integers");
+  require_data(o.lhs_scales, where, "scales of rows");
+  require_data(o.lhs_zero_points, where, "zero points of rows");
+  require_data(o.bias, where, "biases");
   require_addend(o.residual, "residual", rows, columns, where);
   require_addend(o.addend, "addend", rows, columns, where);
-  for (const float scale : o.lhs_scales) {
-    require_scale(scale, where);
+  for (std::size_t i = 0; i < o.lhs_scales.size(); ++i) {
+    require_scale_of("left row", i, o.lhs_scales[i], where);
   }
-  for (const std::int32_t zero_point : o.lhs_zero_points) {
-    require_zero_point(zero_point, full_grid<A>, where);
+  for (std::size_t i = 0; i < o.lhs_zero_points.size(); ++i) {
+    require_zero_point_of("left row", i, o.lhs_zero_points[i], full_grid<A>, where);
   }
 }
 
@@ -20733,7 +20793,7 @@ void gemm(matrix_view<A> lhs, const packed_weights& weights, matrix_view<T> out,
 /// dense). Thread-safe. If lhs is column-major, each thread with tasks keeps up to 48 rows of K
 /// floats.
 inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 const float_epilogue_options& options, const parallel_for& parallel = {}) {
+                 const float_epilogue_options& options = {}, const parallel_for& parallel = {}) {
   detail::require_product(lhs, weights.depth(), weights.columns(), out);
   detail::require_addend(options.residual, "residual", out.rows, out.columns, "gemm");
   const bool by_columns = detail::is_column_major(lhs);
@@ -20766,15 +20826,6 @@ inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, mat
     g.upper = options.upper;
     kernel(g);
   });
-}
-
-/// Multiplies a float matrix by packed float weights without a residual, and clamps the results to
-/// lower .. upper. All else is as with float_epilogue_options.
-inline void gemm(matrix_view<const float> lhs, const packed_floats& weights, matrix_view<float> out,
-                 float lower = -std::numeric_limits<float>::infinity(),
-                 float upper = std::numeric_limits<float>::infinity(),
-                 const parallel_for& parallel = {}) {
-  gemm(lhs, weights, out, float_epilogue_options{lower, upper, {}}, parallel);
 }
 
 DETENT_NAMESPACE_END
@@ -26799,11 +26850,12 @@ class packed_float_filters {
   /// shape_mismatch for channels that do not divide into the groups and for other sizes,
   /// invalid_argument for a kernel of size 0 and null weights.
   packed_float_filters(const filter_shape& f, std::span<const float> weights,
-                       std::span<const float> bias)
+                       std::span<const float> bias = {})
       : shape_(f) {
     detail::require_filters(f, weights.size(), weights.data());
     require(bias.empty() || bias.size() == f.out_channels, error_kind::shape_mismatch,
             "convolution: ", bias.size(), " biases for ", f.out_channels, " channels");
+    detail::require_data(bias, "convolution", "biases");
     if (f.depthwise()) {
       channel_stride_ = detail::round_up(f.out_channels, kernels::panel_columns);
       depthwise_.assign((f.taps() + 1) * channel_stride_, 0.0F);
@@ -26915,6 +26967,7 @@ void require_epilogue(const filter_shape& f, const window& w, const epilogue_opt
           where, ": real biases and residuals are for outputs of float and bfloat16");
   require(o.bias.empty() || o.bias.size() == f.out_channels, error_kind::shape_mismatch, where,
           ": ", o.bias.size(), " biases for ", f.out_channels, " channels");
+  require_data(o.bias, where, "biases");
   require_residual(f, w, o.residual);
 }
 
@@ -27247,6 +27300,21 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
   convolve(detail::shifted_copy(input, memory, parallel), filters, w, output, of_shifted, parallel);
 }
 
+/// Convolves unsigned 8-bit images to a vector of the output's size: convolve() to a span of it.
+template <integer_gemm_output T>
+void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
+              std::vector<T>& output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, std::span<T>(output), options, parallel);
+}
+/// Convolves signed 8-bit images to a vector of the output's size: convolve() to a span of it.
+template <integer_gemm_output T>
+void convolve(std::span<const std::int8_t> input, const packed_filters& filters, const window& w,
+              std::vector<T>& output, const epilogue_options& options = {},
+              const parallel_for& parallel = {}) {
+  convolve(input, filters, w, std::span<T>(output), options, parallel);
+}
+
 /// Convolves float images with packed float filters, as
 /// output = clamp((bias + sum of input * weight) + residual, lower, upper).
 ///
@@ -27263,7 +27331,7 @@ void convolve(std::span<const std::int8_t> input, const packed_filters& filters,
 /// layouts, pointers and gathered windows, with 4 bytes to a value.
 template <class = void>  // so that it is compiled only where it is called
 void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, const float_epilogue_options& options,
+              std::span<float> output, const float_epilogue_options& options = {},
               const parallel_for& parallel = {}) {
   const filter_shape& f = filters.shape();
   detail::require_images(f, w, input, output);
@@ -27340,16 +27408,6 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
                               });
 }
 
-/// Convolves float images with packed float filters without a residual, and clamps the results to
-/// lower .. upper. All else is as with float_epilogue_options.
-template <class = void>
-void convolve(std::span<const float> input, const packed_float_filters& filters, const window& w,
-              std::span<float> output, float lower = -std::numeric_limits<float>::infinity(),
-              float upper = std::numeric_limits<float>::infinity(),
-              const parallel_for& parallel = {}) {
-  convolve(input, filters, w, output, float_epilogue_options{lower, upper, {}}, parallel);
-}
-
 DETENT_NAMESPACE_END
 
 #endif  // DETENT_CONVOLUTION_HPP
@@ -27388,6 +27446,7 @@ DETENT_NAMESPACE_END
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
@@ -27457,12 +27516,19 @@ quant_params dynamic_quantize(std::span<const float> x, std::span<Q> q,
                               quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
   constexpr const char* where = "dynamic_quantize";
   detail::require_spans(x, q, where);
-  detail::require_grid<Q>(scheme.levels, where);
+  scheme = detail::checked_scheme<Q>(scheme, where);
   const kernels::min_max_result r =
       detail::active<kernels::statistics_kernels>().min_max(x.data(), x.size());
   const quant_params p = detail::dynamic_params(r, r.count_nan < x.size(), scheme, where);
   quantize(x, q, p, scheme.levels, e);
   return p;
+}
+
+/// Quantizes x to a vector of the same size: dynamic_quantize() to a span of it.
+template <quantized_type Q>
+quant_params dynamic_quantize(std::span<const float> x, std::vector<Q>& q,
+                              quant_scheme scheme = asymmetric<Q>, const execution& e = {}) {
+  return dynamic_quantize(x, std::span<Q>(q), scheme, e);
 }
 
 /// Quantizes each row of the matrix x to the same row of q with parameters from the range of that
@@ -27493,7 +27559,7 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
           x.rows, " rows");
   require(row_sums.empty() || row_sums.size() == x.rows, error_kind::shape_mismatch, where, ": ",
           row_sums.size(), " row sums for ", x.rows, " rows");
-  detail::require_grid<Q>(scheme.levels, where);
+  scheme = detail::checked_scheme<Q>(scheme, where);
   if (x.rows != 0) {
     static_cast<void>(params_from_range({}, scheme));  // checks the grid
   }
@@ -27603,7 +27669,7 @@ void dynamic_convolve_to(std::span<const float> input, const packed_filters& fil
   epilogue.upper = options.upper;
   require_images(f, w, input, output);
   require_epilogue<T>(f, w, epilogue);
-  require_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve");
+  static_cast<void>(checked_grid<std::uint8_t>(options.input_scheme.levels, "dynamic_convolve"));
   if (output.empty()) {
     return;
   }
@@ -30402,10 +30468,10 @@ class packed_int4_weights {
       for (std::size_t g = 0; g < groups_; ++g) {
         const std::size_t at = parameter(g, j);
         scales_[at] = options.scales.data != nullptr ? options.scales(g, j) : 1.0F;
-        detail::require_scale(scales_[at], where);
+        detail::require_scale_of("column", j, scales_[at], where);
         const std::int32_t zero_point =
             options.zero_points.data != nullptr ? options.zero_points(g, j) : 0;
-        detail::require_zero_point(zero_point, levels, where);
+        detail::require_zero_point_of("column", j, zero_point, levels, where);
         zero_points_[at] = static_cast<std::uint8_t>(zero_point - levels.qmin);
       }
     }
@@ -30506,7 +30572,7 @@ class packed_int4_weights {
   /// Number of columns, N.
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
   /// Number of k in a quantization group, a multiple of 8; if there is one group, K rounded up to a
-  /// multiple of 8 (at least 8).
+  /// multiple of 8 (at least 8). A matrix that was moved from keeps this number.
   [[nodiscard]] std::size_t group_size() const noexcept { return group_size_; }
   /// Number of quantization groups, ceil(K / group_size()).
   [[nodiscard]] std::size_t groups() const noexcept { return groups_; }
@@ -30620,7 +30686,7 @@ class int4_product {
         weights_(weights),
         options_(options),
         shift_(lhs_shift<A>) {
-    require_scale(options.lhs_scale, "gemm");
+    require_scale(options.lhs_scale, "gemm", "lhs_scale");
     require_zero_point(options.lhs_zero_point, full_grid<A>, "gemm");
   }
 
@@ -30834,10 +30900,10 @@ template <linear_input F>
                                                   const dynamic_linear_options& options,
                                                   const parallel_for& parallel) {
   constexpr const char* where = "dynamic_linear";
-  require_grid<std::uint8_t>(options.lhs_scheme.levels, where);
+  const quant_scheme scheme = checked_scheme<std::uint8_t>(options.lhs_scheme, where);
   epilogue_options epilogue = with_real_terms({}, options);
   if (!options.per_row) {
-    const quant_params all = params_of_rows(lhs, options.lhs_scheme, where, parallel);
+    const quant_params all = params_of_rows(lhs, scheme, where, parallel);
     epilogue.lhs_scale = all.scale;
     epilogue.lhs_zero_point = all.zero_point;
   }
@@ -30872,8 +30938,9 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
     a.scale = &epilogue.lhs_scale;
     a.zero_point = &epilogue.lhs_zero_point;
-    a.qmin = options.lhs_scheme.levels.qmin;
-    a.qmax = options.lhs_scheme.levels.qmax;
+    const grid levels = with_whole_range<std::uint8_t>(options.lhs_scheme.levels);
+    a.qmin = levels.qmin;
+    a.qmax = levels.qmax;
     quantize_row<std::uint8_t>::run(block.data, a, q);
   };
   const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
@@ -30987,6 +31054,7 @@ DETENT_NAMESPACE_END
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31191,8 +31259,8 @@ inline void require_fake_params(const channel_quant_params& p, tensor_view<const
           error_kind::shape_mismatch, where, ": ", p.scales.size(), " scales and ",
           p.zero_points.size(), " zero points for ", channels, " channels");
   for (std::size_t i = 0; i < channels; ++i) {
-    require_scale(p.scales[i], where);
-    require_zero_point(p.zero_points[i], levels, where);
+    require_scale_of("channel", i, p.scales[i], where);
+    require_zero_point_of("channel", i, p.zero_points[i], levels, where);
   }
 }
 
@@ -31263,8 +31331,8 @@ inline void fake_quantize(std::span<const float> x, std::span<float> y, quant_pa
 /// channel; invalid_argument if data is null, the axis does not exist, a scale is not positive and
 /// finite, the grid does not have 2 to 65536 levels within -32768..65535, or a zero point is not in
 /// the grid. Nothing is written then. Thread-safe.
-inline void fake_quantize(tensor_view<const float> x, tensor_view<float> y,
-                          const channel_quant_params& p, grid levels) {
+template <std::same_as<channel_quant_params> P>  // so that a braced {scale} means quant_params
+void fake_quantize(tensor_view<const float> x, tensor_view<float> y, const P& p, grid levels) {
   detail::require_fake_params(p, x, levels, "fake_quantize");
   detail::require_shape_of_x(x, y, "y", "fake_quantize");
   detail::fake_quantize_views(x, y, p.axis, p.scales.data(), p.zero_points.data(), levels);
@@ -31621,6 +31689,12 @@ void gemm_batch(std::span<const gemm_problem<A, Weights, T>> problems,
     product.finish();
   }
 }
+/// Computes the products of a vector of problems: gemm_batch() of a span of them.
+template <quantized_byte A, class Weights, class T>
+void gemm_batch(const std::vector<gemm_problem<A, Weights, T>>& problems,
+                const parallel_for& parallel = {}) {
+  gemm_batch(std::span<const gemm_problem<A, Weights, T>>(problems), parallel);
+}
 
 /// Computes `count` products of one shape, with one set of options, whose operands lie at equal
 /// distances: product i reads its left side at lhs.data + i * lhs_step, writes its output at
@@ -31660,7 +31734,9 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <ranges>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 // ---- detent/simd.hpp ----
@@ -31761,16 +31837,14 @@ void store(const std::type_identity_t<lanes<T, Arch>>& x, T* to, std::size_t cou
   }
 }
 
-// Functions of registers and of single values, under one name for both. With xsimd they are xsimd's
-// and accept single values, too; without it, those of the standard library. exp, tanh and erf are
-// approximations that differ in the last bits between xsimd's architectures and the standard
-// library; the others are exact, or rounded once.
+// Functions of registers and of single values, under one name for both. min and max are the
+// library's own; the others are xsimd's, which accept single values, too, or without xsimd those of
+// the standard library. exp, tanh and erf are approximations that differ in the last bits between
+// xsimd's architectures and the standard library; the others are exact, or rounded once.
 #if DETENT_WITH_XSIMD
 using xsimd::abs;
 using xsimd::erf;
 using xsimd::exp;
-using xsimd::max;
-using xsimd::min;
 using xsimd::select;
 using xsimd::sqrt;
 using xsimd::tanh;
@@ -31780,20 +31854,41 @@ using std::erf;
 using std::exp;
 using std::sqrt;
 using std::tanh;
-/// The smaller value; y if either is NaN.
-template <class T>
-[[nodiscard]] T min(T x, T y) noexcept {
-  return x < y ? x : y;
-}
-/// The larger value; y if either is NaN.
-template <class T>
-[[nodiscard]] T max(T x, T y) noexcept {
-  return x > y ? x : y;
-}
 /// x where the condition holds, y elsewhere.
 template <class T>
 [[nodiscard]] T select(bool condition, T x, T y) noexcept {
   return condition ? x : y;
+}
+#endif
+
+/// The smaller value, x < y ? x : y: y if either is NaN, and y if both are zeros of any signs.
+template <class T>
+requires std::is_arithmetic_v<T>
+[[nodiscard]] constexpr T min(T x, T y) noexcept { return x < y ? x : y; }
+/// The larger value, x > y ? x : y: y if either is NaN, and y if both are zeros of any signs.
+template <class T>
+requires std::is_arithmetic_v<T>
+[[nodiscard]] constexpr T max(T x, T y) noexcept { return x > y ? x : y; }
+#if DETENT_WITH_XSIMD
+/// In each lane, min() of single values: x < y ? x : y.
+template <class T, class Arch>
+[[nodiscard]] xsimd::batch<T, Arch> min(const xsimd::batch<T, Arch>& x,
+                                        const xsimd::batch<T, Arch>& y) noexcept {
+#if DETENT_ARCH_X86_64
+  return xsimd::min(x, y);  // the instructions have this rule
+#else
+  return xsimd::select(x < y, x, y);
+#endif
+}
+/// In each lane, max() of single values: x > y ? x : y.
+template <class T, class Arch>
+[[nodiscard]] xsimd::batch<T, Arch> max(const xsimd::batch<T, Arch>& x,
+                                        const xsimd::batch<T, Arch>& y) noexcept {
+#if DETENT_ARCH_X86_64
+  return xsimd::max(x, y);  // the instructions have this rule
+#else
+  return xsimd::select(x > y, x, y);
+#endif
 }
 #endif
 
@@ -31945,6 +32040,14 @@ class min_max_observer {
                 ? std::nextafter(upper, infinity)
                 : upper;
     include(lower, upper, x.size(), r.count_nan);
+  }
+  /// Observes one batch in a vector, an array or another contiguous range of an arithmetic type:
+  /// observe_as() of a span of it.
+  template <std::ranges::contiguous_range Values>
+  requires std::is_arithmetic_v<std::ranges::range_value_t<Values>>
+  void observe_as(const Values& x) {
+    observe_as(std::span<const std::ranges::range_value_t<Values>>(std::ranges::data(x),
+                                                                   std::ranges::size(x)));
   }
 
   /// Afterwards this observer is in the state it would have if it had also seen everything that
@@ -32363,7 +32466,7 @@ class moving_average_observer {
     }
     min_max_observer batch;
     batch.observe(x);
-    const value_range r = batch.range();
+    const value_range r = batch.range("moving_average_observer");
     if (batches_ == 0) {
       first_ = {r.lower, r.upper};
       now_ = first_;
@@ -33366,9 +33469,10 @@ class basic_histogram {
   }
 
   /// The smallest and the largest value observed, exactly; -0 is reported as 0. Throws
-  /// invalid_argument if nothing, a NaN or an infinity was observed.
-  [[nodiscard]] value_range range() const {
-    require_finite();
+  /// invalid_argument if nothing, a NaN or an infinity was observed. `where` is the name that the
+  /// error message begins with, for observers that are built on this one.
+  [[nodiscard]] value_range range(const char* where = "histogram") const {
+    require_finite(where);
     return {lower_, upper_};
   }
 
@@ -33475,11 +33579,11 @@ class basic_histogram {
     require(more <= largest_count - count_, error_kind::overflow,
             "histogram: more than 2^48 values");
   }
-  void require_finite() const {
-    require(count_ > 0, error_kind::invalid_argument, "histogram: nothing was observed");
-    require(count_nan_ == 0, error_kind::invalid_argument, "histogram: ", count_nan_, " of ",
-            count_, " values are NaN");
-    require(count_infinite_ == 0, error_kind::invalid_argument, "histogram: ", count_infinite_,
+  void require_finite(const char* where) const {
+    require(count_ > 0, error_kind::invalid_argument, where, ": nothing was observed");
+    require(count_nan_ == 0, error_kind::invalid_argument, where, ": ", count_nan_, " of ", count_,
+            " values are NaN");
+    require(count_infinite_ == 0, error_kind::invalid_argument, where, ": ", count_infinite_,
             " of ", count_, " values are infinite");
   }
 
@@ -33764,7 +33868,7 @@ void basic_histogram<kContent>::observe(tensor_view<const float> x) {
 
 template <bin_content kContent>
 std::vector<value_bin> basic_histogram<kContent>::bins() const {
-  require_finite();
+  require_finite("histogram");
   // Positions ascend with the magnitude, except that those of the smallest magnitudes come last.
   std::size_t count = 0;
   std::size_t below_count = 0;
@@ -34466,7 +34570,7 @@ DETENT_NAMESPACE_BEGIN
 struct percentile_options {
   double percentile = 99.99;  ///< share of the values inside the range, in percent, in (0, 100]
   /// Whether asymmetric schemes, too, use the percentile q of the magnitudes: the range is then the
-  /// range seen, cut to [-q, q].
+  /// range seen, extended to 0 and cut to [-q, q].
   bool absolute = false;
   /// Whether a second pass finds the exact order statistics. One pass gives the outer end of the
   /// bin in which an order statistic lies, at most 1/512 too far out.
@@ -34477,7 +34581,8 @@ struct percentile_options {
 /// magnitudes. With n values and rank r = quantile_rank(percentile / 100, n):
 ///
 ///     asymmetric             lower = value of rank n + 1 - r, upper = value of rank r
-///     symmetric or absolute  the range seen, cut to [-q, q], q = magnitude of rank r
+///     symmetric or absolute  the range seen, extended to 0 and cut to [-q, q], where
+///                            q = magnitude of rank r
 ///
 /// The canonical rule makes the parameters from that range. For asymmetric ranges the percentile
 /// must be over 50. Values below 2^-30 of the largest magnitude share a bin and are not told apart,
@@ -34510,6 +34615,7 @@ class percentile_observer {
     }
     require(options_.exact && phase == 1, error_kind::invalid_argument,
             "percentile_observer: there is no phase ", phase);
+    static_cast<void>(histogram_.range(where));  // the error has the observer's name
     const std::vector<value_bin> bins = histogram_.bins();
     const std::uint64_t rank = rank_of(histogram_.count());
     aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
@@ -34582,7 +34688,7 @@ class percentile_observer {
   /// or an infinity was seen, if the percentile of an asymmetric range is not over 50, or if the
   /// second pass of an exact percentile has not seen the data of the first.
   [[nodiscard]] value_range range(bool symmetric) const {
-    const value_range seen = histogram_.range();
+    const value_range seen = histogram_.range(where);
     require(second_ || !options_.exact, error_kind::invalid_argument,
             "percentile_observer: the second pass has not begun");
     if (symmetric || options_.absolute) {
@@ -34596,8 +34702,8 @@ class percentile_observer {
   }
 
   /// The canonical scale and zero point of range(). The evidence's objective is the clipped
-  /// fraction: the share of the values outside the range, counted by whole bins and, after a second
-  /// pass, exactly. Throws what range() and params_from_range() throw.
+  /// fraction: the share of the values outside the range extended to 0, counted by whole bins and,
+  /// after a second pass, exactly. Throws what range() and params_from_range() throw.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     const value_range r = range(scheme.symmetric);
     scale_solution s;
@@ -34638,6 +34744,7 @@ class percentile_observer {
   }
 
  private:
+  static constexpr const char* where = "percentile_observer";
   static constexpr int shift = kernels::bin_dropped_bits;
   static constexpr std::uint32_t mask = (1U << shift) - 1U;
 
@@ -34944,7 +35051,7 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
                             std::span<const fixed_point_multiplier> multipliers,
                             std::int32_t zero_point, grid levels, requantize_dialect dialect) {
   constexpr const char* where = "requantize";
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_zero_point(zero_point, levels, where);
   require_spans(acc, q, where);
   require_columns(acc.size(), multipliers, where);
@@ -35204,7 +35311,7 @@ template <quantized_byte Q>
 void quantize_block(const product_block<float>& block, matrix_view<Q> whole,
                     const quant_params& params, grid levels = full_grid<Q>) {
   constexpr const char* where = "quantize_block";
-  detail::require_grid<Q>(levels, where);
+  levels = detail::checked_grid<Q>(levels, where);
   detail::require_params<Q>(params, levels, where);
   detail::require_block(block, whole, where);
   kernels::elementwise_args a;
@@ -36241,8 +36348,11 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     std::size_t phases() const              passes over the data, 1 (the default) or 2
 ///     void begin_phase(std::size_t phase)     called before each pass
 ///     void merge(const Observer& other)       adds what `other` has seen, in any order
-///     bool merges_in_any_order() const        whether merge() does with these options; default
-///     true void append(const Observer& later)      adds one batch that came after all seen here
+///     bool merges_in_any_order() const        whether merge() takes what was observed apart, in
+///     any
+///                                             order, with these options; the default is true, and
+///                                             false for a type with follow()
+///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
 ///     void write(detail::byte_writer&) const  appends the state; needed by save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
@@ -36315,6 +36425,10 @@ class any_observer {
     const std::vector<float> values = detail::floats_of(x);
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)));
   }
+  /// Observes one batch in memory that may be written; it is only read.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<T> x) { observe(tensor_view<const T>(x)); }
 
   /// How many passes over the data the observer needs: 1 or 2.
   [[nodiscard]] std::size_t phases() const { return self_->phases(); }
@@ -36327,11 +36441,15 @@ class any_observer {
     self_->begin_phase(phase);
   }
   /// Afterwards this observer is in the state it would have if it had also seen everything that
-  /// `other` has seen. Throws invalid_argument if `other` holds another type of observer,
-  /// unsupported if the type has no merge().
+  /// `other` has seen; with moving_average_observer, after what it has seen itself. Throws
+  /// invalid_argument if `other` holds another type of observer, unsupported if the type has no
+  /// merge(), and what merge() of the type throws: for other options, and by observers with
+  /// follow() if the two have not observed or followed the same batches. See
+  /// merges_in_any_order().
   void merge(const any_observer& other) { self_->merge(*other.self_); }
-  /// Whether merge() gives the same state for any order of merges. False also if the type has no
-  /// merge().
+  /// Whether observers that saw parts of the data, each by itself, can be merged in any order to
+  /// the state of one that saw everything. False if the type has no merge(), if its merge() depends
+  /// on the order, and if the observers must follow() each other's batches first.
   [[nodiscard]] bool merges_in_any_order() const { return self_->merges_in_any_order(); }
   /// Whether observe() refuses no values: whatever they are, it throws only for lack of memory, and
   /// beyond the number of values that it can count. False if the type does not say so.
@@ -36448,7 +36566,8 @@ class any_observer {
       if constexpr (requires { bool{observer.merges_in_any_order()}; }) {
         return observer.merges_in_any_order();
       }
-      return requires(Observer o) { o.merge(o); };
+      return requires(Observer o) { o.merge(o); }
+      &&!requires(Observer o, batch_extent e) { o.follow(e); };
     }
     [[nodiscard]] bool takes_any_batch() const noexcept override {
       if constexpr (requires { bool{Observer::takes_any_batch}; }) {
@@ -38959,8 +39078,9 @@ class constant_observer {
     s.evidence.method = "constant";
     s.evidence.count = seen_.count();
     if (seen_.count() > 0) {
-      s.evidence.lower = seen_.range().lower;
-      s.evidence.upper = seen_.range().upper;
+      const value_range seen = seen_.range("constant_observer");
+      s.evidence.lower = seen.lower;
+      s.evidence.upper = seen.upper;
     }
     return s;
   }
@@ -40216,8 +40336,8 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 
 /// Collects a histogram of the values; finalize() returns what `Solver{}(histogram, scheme)`
-/// returns. The aliases below name the solvers: kl_observer, mse_observer, grid_mse_observer,
-/// octav_observer and aciq_observer.
+/// returns. `Solver::observer` is the name of the observer in messages. The aliases below name the
+/// solvers: kl_observer, mse_observer, grid_mse_observer, octav_observer and aciq_observer.
 ///
 /// The result does not depend on the order of values, batches and merges, nor on the CPU. Memory:
 /// 252 KiB of counts or 504 KiB with sums, less with sparse storage. Not thread-safe: use one per
@@ -40264,6 +40384,7 @@ class solving_observer {
   /// The solver's scale, zero point and evidence. Throws invalid_argument if nothing, a NaN or an
   /// infinity was seen, and what the solver throws for the scheme.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    static_cast<void>(histogram_.range(Solver::observer));  // the error has the observer's name
     return Solver{}(histogram_, scheme);
   }
   /// The histogram of everything observed.
@@ -40280,26 +40401,31 @@ class solving_observer {
 
 namespace detail {
 struct solve_kl {
+  static constexpr const char* observer = "kl_observer";
   scale_solution operator()(const count_histogram& h, quant_scheme scheme) const {
     return kl(h.bins(), h.range(), scheme);
   }
 };
 struct solve_mse {
+  static constexpr const char* observer = "mse_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return exact_mse(h, scheme);
   }
 };
 struct solve_grid_mse {
+  static constexpr const char* observer = "grid_mse_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return grid_mse(distribution(h), scheme);
   }
 };
 struct solve_octav {
+  static constexpr const char* observer = "octav_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return octav(distribution(h), scheme);
   }
 };
 struct solve_aciq {
+  static constexpr const char* observer = "aciq_observer";
   scale_solution operator()(const histogram& h, quant_scheme scheme) const {
     return aciq(distribution(h), scheme);
   }
@@ -40358,6 +40484,7 @@ class lp_observer {
   /// What lp_norm() returns for the histogram. Throws invalid_argument if nothing, a NaN or an
   /// infinity was seen, and what lp_norm() throws for the scheme.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
+    static_cast<void>(histogram_.range("lp_observer"));  // the error has the observer's name
     return lp_norm(histogram_, scheme, {.p = p_});
   }
   /// The histogram of everything observed.
@@ -40459,7 +40586,7 @@ class isotone_observer {
     }
     require(phase < phases(), error_kind::invalid_argument, "isotone_observer: there is no phase ",
             phase);
-    zero_point_ = params_from_range(range_.range(), options_.scheme).zero_point;
+    zero_point_ = params_from_range(range_.range("isotone_observer"), options_.scheme).zero_point;
     cap_ = options_.scheme.levels.qmax - zero_point_;
     second_ = true;
   }
@@ -40536,7 +40663,7 @@ class isotone_observer {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
         error_kind::invalid_argument, "isotone_observer: it was made for another scheme");
-    const value_range seen = range_.range();
+    const value_range seen = range_.range("isotone_observer");
     require(second_ || scheme.symmetric, error_kind::invalid_argument,
             "isotone_observer: the second pass has not begun");
     scale_solution s;
@@ -40776,7 +40903,7 @@ class sample_range_observer {
     }
     min_max_observer sample;
     sample.observe(x);
-    const value_range r = sample.range();
+    const value_range r = sample.range("sample_range_observer");
     lower_.observe(std::span<const float>(&r.lower, 1));
     upper_.observe(std::span<const float>(&r.upper, 1));
     count_ = detail::saturating_sum(count_, std::uint64_t{x.size()});
@@ -44684,6 +44811,12 @@ class channel_observer {
     const std::vector<float> values = detail::floats_of(x);
     observe(tensor_view<const float>(values.data(), std::span(x.shape.data(), x.rank)), parallel);
   }
+  /// Observes one batch in memory that may be written; it is only read.
+  template <class T>
+  requires float_format<T> || std::same_as<T, double>
+  void observe(tensor_view<T> x, const parallel_for& parallel = {}) {
+    observe(tensor_view<const T>(x), parallel);
+  }
 
   /// How many passes over the data the observers need: 1 or 2.
   [[nodiscard]] std::size_t phases() const { return prototype_.phases(); }
@@ -45226,7 +45359,7 @@ void requantize_by_shifts(std::span<const std::int32_t> acc, std::span<Q, kExten
                           grid levels, const Rounding& rule) {
   constexpr const char* where = "requantize";
   const std::span<Q> q = span;
-  require_grid<Q>(levels, where);
+  levels = checked_grid<Q>(levels, where);
   require_zero_point(zero_point, levels, where);
   require_spans(acc, q, where);
   require_columns(acc.size(), multipliers, where);
@@ -46269,7 +46402,7 @@ void quantized_binary(std::span<const A> a, quant_params a_params, std::span<con
   require_params<A>(a_params, full_grid<A>, where);
   require_params<B>(b_params, full_grid<B>, where);
   require_params<Out>(out_params, full_grid<Out>, where);
-  require_grid<Out>(levels, where);
+  levels = checked_grid<Out>(levels, where);
   require_spans(a, out, where);
   require_spans(b, out, where);
   if (out_params.zero_point >= levels.qmin && out_params.zero_point <= levels.qmax) {
@@ -46773,6 +46906,9 @@ void quantized_transform(const F& f, tensor_view<Q> out, quant_params out_params
                          const quantized_view<In>&... inputs) {
   static_assert(sizeof...(In) > 0, "detent::quantized_transform: there is no input");
   constexpr const char* where = "quantized_transform";
+  if constexpr (quantized_type<Q> || requires { Q::levels; }) {
+    levels = detail::with_whole_range<Q>(levels);
+  }
   require(levels.qmin <= levels.qmax && levels.qmin >= -65536 && levels.qmax <= 65535,
           error_kind::invalid_argument, where, ": the grid ", levels.qmin, " .. ", levels.qmax);
   detail::require_scale(out_params.scale, where);
@@ -47615,6 +47751,8 @@ class gram_matrix {
         const double value = g(i, j);
         require(std::isfinite(value), error_kind::invalid_argument,
                 "gram_matrix: the element at row ", i, ", column ", j, " is ", value);
+        require(i != j || value >= 0.0, error_kind::invalid_argument,
+                "gram_matrix: the diagonal has ", value, " at ", i);
         require(value == g(j, i), error_kind::invalid_argument, "gram_matrix: ", value, " at row ",
                 i, ", column ", j, " but ", g(j, i), " at row ", j, ", column ", i);
         require(value == 0.0 || g(i, i) > 0.0, error_kind::invalid_argument, "gram_matrix: ", value,
@@ -48579,8 +48717,8 @@ struct weight_problem {
       zero_points.assign(f.zero_points.begin(), f.zero_points.end());
     }
     for (std::size_t i = 0; i < count; ++i) {
-      require_scale(scales[i], where);
-      require_zero_point(zero_points[i], levels, where);
+      require_scale_of("group", i, scales[i], where);
+      require_zero_point_of("group", i, zero_points[i], levels, where);
     }
   }
 
@@ -49117,8 +49255,8 @@ std::vector<float> map_columns(matrix_view<const float> x, std::span<const float
   require_matrix(x, where);
   require(scales.size() == x.columns, error_kind::shape_mismatch, where, ": ", scales.size(),
           " scales for ", x.columns, " columns");
-  for (const float scale : scales) {
-    require_scale(scale, where);
+  for (std::size_t c = 0; c < scales.size(); ++c) {
+    require_scale_of("column", c, scales[c], where);
   }
   std::vector<float> y(x.rows * x.columns);
   for (std::size_t r = 0; r < x.rows; ++r) {
