@@ -1167,8 +1167,8 @@ DETENT_NAMESPACE_BEGIN
 /// read as 0.
 namespace reference {
 
-/// The nearest integer, ties to the even one. The result has the sign of x (-0.25 gives -0). NaN and
-/// infinities are returned as they are.
+/// The nearest integer, ties to the even one. The result has the sign of x (-0.25 gives -0). NaN
+/// and infinities are returned as they are.
 ///
 ///   x      -2.5 -1.5 -0.5  0.5  1.5  2.5
 ///   result -2   -2   -0    0    2    2
