@@ -1154,7 +1154,7 @@ TEST_CASE("ranges are never the wrong way round") {
 
 TEST_CASE("observers say who they are when they refuse") {
   const std::vector<float> nan = {1.0F, std::numeric_limits<float>::quiet_NaN()};
-  for (const auto& [name, says] :
+  for (const auto& observer :
        {std::pair("minmax", "min_max_observer: "), std::pair("percentile", "percentile_observer: "),
         std::pair("absolute_percentile", "percentile_observer: "), std::pair("kl", "kl_observer: "),
         std::pair("mse", " mse_observer: "), std::pair("grid_mse", "grid_mse_observer: "),
@@ -1163,6 +1163,8 @@ TEST_CASE("observers say who they are when they refuse") {
         std::pair("constant", "constant_observer: "),
         std::pair("moving_average", "moving_average_observer: "),
         std::pair("median_minmax", "sample_range_observer: ")}) {
+    const char* const name = observer.first;  // clang 14 cannot capture structured bindings
+    const char* const says = observer.second;
     INFO(name);
     constexpr auto scheme = detent::symmetric<std::int8_t>;
     const auto made = detent::make_observer(name, {.scheme = scheme});
