@@ -195,7 +195,16 @@ model_comparison compare_models(
           quantized.outputs.size());
   const std::vector<value_info> outputs = reference.outputs;
   const std::map<std::string, stored_form> forms = stored_forms(quantized);
-  graph::executor float_executor(graph::for_execution(reference, false), options);
+  // The values that the quantized model stores are outputs of the float one here, so that no node
+  // that makes one of them becomes part of another node.
+  model observed = reference;
+  const graph::links nodes(reference);
+  for (const auto& [stored, form] : forms) {
+    if (nodes.producer(form.value) != graph::links::none && !observed.is_output(form.value)) {
+      observed.outputs.push_back({form.value, element_type::undefined, false, {}, {}});
+    }
+  }
+  graph::executor float_executor(graph::for_execution(std::move(observed), false), options);
   graph::executor integer_executor(graph::for_execution(quantized), options);
 
   model_comparison result;
@@ -224,7 +233,7 @@ model_comparison compare_models(
     const auto inputs = samples.batch(at, batch);
     const std::size_t real = (std::min)(batch, samples.size() - at);
     std::map<std::string, tensor> values;
-    const auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
+    auto expected = float_executor.run(inputs, [&](const std::string& name, const tensor& t) {
       if (graph::fits_float(t.type())) {
         values[name] = to_plain(graph::as_float32(t));
         if (on_value) {
@@ -232,6 +241,7 @@ model_comparison compare_models(
         }
       }
     });
+    expected.resize(outputs.size());
     const auto actual = integer_executor.run(inputs, [&](const std::string& name, const tensor& t) {
       const auto form = forms.find(name);
       const bool is_float = graph::fits_float(t.type());

@@ -33,9 +33,10 @@ concept quantized_type =
     quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
 
 /// The integers that a quantized value may take: qmin..qmax, both included. The default 0..-1,
-/// which has no integer, stands for the whole range of the integer type that a function writes;
-/// functions that write floats, or whose integers have no type of their own, do not know that range
-/// and refuse it.
+/// which has no integer, stands for the whole range of the integer type that a function writes.
+/// Functions that write floats, or whose integers have no type of their own, do not know that
+/// range: fake_quantize() and the rules of scales refuse it, and those of reference.hpp and
+/// batch.hpp, which check nothing, must not get it.
 struct grid {
   std::int32_t qmin = 0;   ///< Smallest level.
   std::int32_t qmax = -1;  ///< Largest level.

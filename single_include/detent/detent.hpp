@@ -689,9 +689,10 @@ concept quantized_type =
     quantized_byte<Q> || std::same_as<Q, std::int16_t> || std::same_as<Q, std::uint16_t>;
 
 /// The integers that a quantized value may take: qmin..qmax, both included. The default 0..-1,
-/// which has no integer, stands for the whole range of the integer type that a function writes;
-/// functions that write floats, or whose integers have no type of their own, do not know that range
-/// and refuse it.
+/// which has no integer, stands for the whole range of the integer type that a function writes.
+/// Functions that write floats, or whose integers have no type of their own, do not know that
+/// range: fake_quantize() and the rules of scales refuse it, and those of reference.hpp and
+/// batch.hpp, which check nothing, must not get it.
 struct grid {
   std::int32_t qmin = 0;   ///< Smallest level.
   std::int32_t qmax = -1;  ///< Largest level.
@@ -36349,8 +36350,7 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     void begin_phase(std::size_t phase)     called before each pass
 ///     void merge(const Observer& other)       adds what `other` has seen, in any order
 ///     bool merges_in_any_order() const        whether merge() takes what was observed apart, in
-///     any
-///                                             order, with these options; the default is true, and
+///                                             any order, with these options; by default true, and
 ///                                             false for a type with follow()
 ///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
@@ -48680,7 +48680,9 @@ struct weight_problem {
   std::vector<std::int32_t> zero_points;
 
   weight_problem(matrix_view<const float> w, const weight_format& f, const char* where)
-      : rows(w.rows), columns(w.columns), scheme(f.scheme) {
+      : rows(w.rows),
+        columns(w.columns),
+        scheme{with_whole_range<std::int8_t>(f.scheme.levels), f.scheme.symmetric} {
     require_matrix(w, where);
     require(columns > 0, error_kind::invalid_argument, where, ": the weights are ", rows, " x 0");
     const grid levels = scheme.levels;

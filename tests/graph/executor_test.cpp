@@ -747,6 +747,17 @@ TEST_CASE("optimize: biases and sums are fused into products, bit for bit") {
       }
     }
   }
+  // A file may have such a node, too, with a right side that is no matrix.
+  for (const shape& w : {shape{2, 7, 33}, shape{7}}) {
+    model_builder wrong;
+    wrong.input("x", {5, 7});
+    wrong.constant("w", random_floats(r, w, -1.0F, 1.0F));
+    wrong.constant("z", random_floats(r, {1}, -1.0F, 1.0F));
+    wrong.output(wrong.add("MatMul", {"x", "w", "z"}, {}, "detent"));
+    test::check_graph_error(detent::error_kind::bad_file, {"detent.MatMul", "axes, not 2"}, [&] {
+      static_cast<void>(test::outputs_of(wrong.get(), {{"x", random_floats(r, {5, 7}, -1, 1)}}));
+    });
+  }
   // Products of stacks, and of right sides that are computed, stay as they are.
   model_builder b;
   b.input("x", {2, 5, 7});

@@ -482,17 +482,36 @@ TEST_CASE("weights that operators make of constants are compressed") {
   const std::string turned = b.add("Transpose", {"w"}, {{"perm", list({1, 0})}});
   x = b.add("MatMul", {x, turned});
   x = b.add("MatMul", {x, b.add("Mul", {b.add("Identity", {"v"}), "factor"})});
-  // The last layer has the weights of the first one.
-  b.output(b.add("Gemm", {x, "w"}));
+  b.output(x);
   const nncf::weight_compression done = nncf::compress_weights(b.get());
-  REQUIRE(done.layers.size() == 3);
+  REQUIRE(done.layers.size() == 2);
   for (const nncf::compressed_weights& layer : done.layers) {
     CHECK(layer.mode == mode::int8_asym);
   }
-  CHECK(sorted_operators(done.result) ==
-        "DequantizeLinear DequantizeLinear DequantizeLinear Gemm MatMul MatMul");
+  CHECK(sorted_operators(done.result) == "DequantizeLinear DequantizeLinear MatMul MatMul");
   const tensors inputs{{"x", random_floats(r, {1, 4}, -1.0F, 1.0F)}};
   CHECK(test::distance(b.get(), done.result, inputs) < 0.03);
+
+  // A layer that is ignored, also by the name of what makes its weights.
+  for (const char* name : {"MatMul_1", "Transpose_0"}) {
+    options o;
+    o.ignored_scope.names = {name};
+    const graph::model m = nncf::compress_weights(b.get(), o).result;
+    CHECK(count(m, "Transpose") == (std::string(name) == "MatMul_1" ? 1 : 0));
+  }
+
+  // Constants that are used elsewhere, and those that are no weights, stay as they are.
+  model_builder tied(21);
+  x = tied.input("x", {1, 4});
+  tied.constant("w", random_floats(r, {6, 4}, -1.0F, 1.0F));
+  tied.constant("size", make_tensor<std::int64_t>(element_type::s64, {2}, {64, 64}));
+  tied.output(tied.add("Add", {x, tied.add("ReduceSum", {tied.add("ConstantOfShape", {"size"})})}));
+  tied.output(tied.add("MatMul", {x, tied.add("Transpose", {"w"}, {{"perm", list({1, 0})}})}));
+  tied.output(tied.add("Gemm", {x, "w"}, {{"transB", number(1)}}));
+  const graph::model m = nncf::compress_weights(tied.get()).result;
+  CHECK(sorted_operators(m) ==
+        "Add ConstantOfShape DequantizeLinear Gemm MatMul ReduceSum Transpose");
+  CHECK(m.initializers.count("w") == 0);
 }
 
 TEST_CASE("angles of positional encodings stay in float") {

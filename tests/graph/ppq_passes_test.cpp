@@ -503,6 +503,11 @@ TEST_CASE("ppq passes: weight split makes two layers of one") {
   CHECK(off.configs[input_config(off, "Gemm", 1, 1)].state() == quantization_state::initial);
   CHECK(off.configs[input_config(off, "Gemm", 1, 2)].state() == quantization_state::initial);
 
+  // A part that is split again.
+  quantized_graph twice = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
+  ppq::weight_split_pass{.layers = {"Gemm_2", "Gemm_2_rest"}, .threshold = 0.01F}(twice, c);
+  CHECK(chosen(twice) == "Gemm Relu Gemm Gemm Gemm Add Add ");
+
   quantized_graph g = ppq::make_quantized_graph(m, minmax_platform("tensorrt"));
   ppq::weight_split_pass{}(g, c);  // no names: nothing happens
   CHECK(chosen(g) == "Gemm Relu Gemm ");

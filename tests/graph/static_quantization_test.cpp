@@ -804,6 +804,14 @@ TEST_CASE("static: factors of a Gemm go into its constants") {
   CHECK(snr(b.get(), q, samples) > 25.0);
   CHECK(count(graph::for_execution(q), "QLinearGemm", "detent") == 3);
 
+  // Weights that an operator makes of a constant, when nothing but the plan has folded it.
+  model_builder made;
+  made.input("x", {-1, 6});
+  made.constant("w", random_floats(r, {6, 6}, -0.4F, 0.4F));
+  made.output(made.add("Gemm", {"x", made.add("Transpose", {"w"}, {{"perm", list({1, 0})}})},
+                       {{"alpha", graph::attribute::of(0.5F)}}));
+  CHECK(graph::quantization_plan(made.get()).layers().size() == 1);
+
   // A factor of what is computed stays.
   model_builder computed;
   computed.input("x", {2, 3});

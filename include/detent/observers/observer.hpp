@@ -76,8 +76,7 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///     void begin_phase(std::size_t phase)     called before each pass
 ///     void merge(const Observer& other)       adds what `other` has seen, in any order
 ///     bool merges_in_any_order() const        whether merge() takes what was observed apart, in
-///     any
-///                                             order, with these options; the default is true, and
+///                                             any order, with these options; by default true, and
 ///                                             false for a type with follow()
 ///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts

@@ -137,7 +137,9 @@ struct weight_problem {
   std::vector<std::int32_t> zero_points;
 
   weight_problem(matrix_view<const float> w, const weight_format& f, const char* where)
-      : rows(w.rows), columns(w.columns), scheme(f.scheme) {
+      : rows(w.rows),
+        columns(w.columns),
+        scheme{with_whole_range<std::int8_t>(f.scheme.levels), f.scheme.symmetric} {
     require_matrix(w, where);
     require(columns > 0, error_kind::invalid_argument, where, ": the weights are ", rows, " x 0");
     const grid levels = scheme.levels;

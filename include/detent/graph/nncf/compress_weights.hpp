@@ -119,7 +119,9 @@ class weight_compressor {
     require_arity(m_);
     require(m_.opset() >= 13, error_kind::unsupported, "the model has opset ", m_.opset(),
             "; scales for each channel need 13");
-    fold_constants(m_, false);  // weights may be a Transpose, Cast, ... of a constant
+    name_constants();
+    ignored_ = ignored_results(m_, options_.ignored_scope, options_.ignored_subgraphs);
+    fold_weights();
     group_size_ = has_8_bits(options_.mode) || options_.group_size.value_or(default_group) == -1
                       ? 0
                       : static_cast<std::size_t>(options_.group_size.value_or(default_group));
@@ -162,10 +164,67 @@ class weight_compressor {
     return static_cast<std::size_t>(weights_of(c).dim(*c.layer.reduced_axis));
   }
 
+  /// Makes the results of Constant nodes constants of the model.
+  void name_constants() {
+    std::erase_if(m_.nodes, [&](const node& n) {
+      const attribute* value = n.is("Constant") ? n.find("value") : nullptr;
+      const bool is_tensor = value != nullptr && value->kind == attribute::kind_type::t &&
+                             n.outputs.size() == 1 && !n.outputs[0].empty() &&
+                             !m_.is_output(n.outputs[0]);
+      if (is_tensor) {
+        m_.initializers[n.outputs[0]] = value->t;
+      }
+      return is_tensor;
+    });
+  }
+
+  /// Computes the weights of layers that a Transpose, Cast, ... makes of constants, unless these
+  /// constants are used elsewhere: then they would be stored twice.
+  void fold_weights() {
+    model folded = m_;
+    fold_constants(folded, false);
+    const links l(m_);
+    std::set<std::string> made;
+    for (const weighted_layer& layer : weighted_layers(folded, links(folded))) {
+      const bool is_ignored = ignored_.count(folded.nodes[layer.node].first_output()) != 0;
+      if (layer.is_supported && !is_ignored && m_.initializer(layer.weights) == nullptr &&
+          is_used_once(l, layer.weights)) {
+        made.insert(layer.weights);
+      }
+    }
+    if (made.empty()) {
+      return;
+    }
+    for (const std::string& name : made) {
+      m_.initializers[name] = folded.initializers.at(name);
+    }
+    std::erase_if(m_.nodes, [&](const node& n) { return made.count(n.first_output()) != 0; });
+    remove_unused(m_);
+  }
+
+  /// Whether a value, and all that it is made of but single numbers, goes to one node only.
+  [[nodiscard]] bool is_used_once(const links& l, const std::string& value) const {
+    std::vector<std::string> left{value};
+    while (!left.empty()) {
+      const std::string name = std::move(left.back());
+      left.pop_back();
+      const tensor* stored = m_.initializer(name);
+      if (name.empty() || (stored != nullptr && stored->count() == 1)) {
+        continue;
+      }
+      if (m_.is_output(name) || l.consumers(name).size() != 1) {
+        return false;
+      }
+      const std::size_t maker = l.producer(name);
+      if (maker != links::none) {
+        left.insert(left.end(), m_.nodes[maker].inputs.begin(), m_.nodes[maker].inputs.end());
+      }
+    }
+    return true;
+  }
+
   void find_constants() {
     const links l(m_);
-    const std::set<std::string> ignored =
-        ignored_results(m_, options_.ignored_scope, options_.ignored_subgraphs);
     const std::set<std::size_t> positional = positional_products(m_, l);
     std::set<std::string> known;
     const std::vector<weighted_layer> layers = weighted_layers(m_, l);
@@ -176,7 +235,7 @@ class weight_compressor {
         is_last_left_out_ = is_last;
         continue;
       }
-      const bool is_kept = ignored.count(m_.nodes[layer.node].first_output()) != 0 ||
+      const bool is_kept = ignored_.count(m_.nodes[layer.node].first_output()) != 0 ||
                            positional.count(layer.node) != 0 || !layer.is_supported;
       if (is_kept) {
         is_last_left_out_ = is_last;
@@ -530,6 +589,7 @@ class weight_compressor {
   std::vector<std::size_t> primary_;         // indices of those with the primary precision
   std::optional<activation_scores> scores_;  // of the inputs, after observe_inputs()
   bool is_last_left_out_ = false;
+  std::set<std::string> ignored_;  // first results of ignored nodes
 };
 
 }  // namespace detail

@@ -103,7 +103,7 @@ class quantizer_placer {
   quantizer_placer(const model& m, const placement_options& options)
       : m_(m),
         options_(options),
-        known_(infer_shapes(m)),
+        known_(infer_types(m)),
         l_(m),
         plain_(operator_graph_builder(m, known_).run()),
         g_(with_fused_operators(plain_)) {}

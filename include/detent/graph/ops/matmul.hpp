@@ -5,8 +5,7 @@
 // and `upper` (a fused clamp); detent.MatMul, whose right side is a constant matrix, has them, too,
 // and an input 2 (a fused Add). detent.QLinearGemm is QLinearMatMul with a two-dimensional constant
 // right side, the attributes `transB`, `qmin` and `qmax`, an int32 bias as ninth input, and float
-// output if the output scale is absent, to which a float bias, the tenth input, is
-// added.
+// output if the output scale is absent, to which a float bias, the tenth input, is added.
 // com.microsoft.QGemm is here too.
 #ifndef DETENT_GRAPH_OPS_MATMUL_HPP
 #define DETENT_GRAPH_OPS_MATMUL_HPP
@@ -187,6 +186,7 @@ inline void run_matmul(operator_context& c) {
 }
 
 inline void infer_matmul_sum(operator_context& c) {
+  c.require(c.input(1).rank() == 2, "the right side has ", c.input(1).rank(), " axes, not 2");
   infer_matmul(c);
   c.set_output(0, c.input(0).type(), broadcast_dims(c, c.outputs[0].dims(), c.input(2).dims()));
 }

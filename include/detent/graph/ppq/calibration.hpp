@@ -64,7 +64,7 @@ namespace detail {
 /// of Softmax and LogSoftmax, and matrices that the model returns.
 [[nodiscard]] inline std::map<std::string, std::ptrdiff_t> ranked_values(const model& m) {
   std::map<std::string, std::ptrdiff_t> axes;
-  const std::map<std::string, tensor> known = infer_shapes(m);
+  const std::map<std::string, tensor> known = infer_types(m);
   for (const value_info& v : m.outputs) {
     const auto found = known.find(v.name);
     if (found != known.end() && found->second.rank() == 2) {

@@ -187,7 +187,7 @@ class graph_quantizer {
     g_.network = std::move(m);
     g_.target = target;
     g_.options = options;
-    known_ = infer_shapes(g_.network);
+    known_ = infer_types(g_.network);
     shape_values_ = shape_values(g_.network);
   }
 

@@ -84,8 +84,10 @@ struct weight_split_pass {
       result.push_back(
           split_weights(network, layer, {.threshold = threshold, .mode = mode, .seed = seed}));
       if (result.back() != 0) {
-        parts[rest_of_split(layer)] = layer;
-        parts[sum_of_split(layer)] = layer;
+        const auto split_before = parts.find(layer);
+        const std::string whole = split_before == parts.end() ? layer : split_before->second;
+        parts[rest_of_split(layer)] = whole;
+        parts[sum_of_split(layer)] = whole;
       }
     }
     rewrite_network(g, std::move(network), parts);

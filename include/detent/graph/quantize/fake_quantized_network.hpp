@@ -65,7 +65,9 @@ struct fake_quantized_form {
 /// that write_qdq() makes of the same numbers computes as for_execution() runs it in integers, bit
 /// for bit: where that model has an integer product or average, the network has the same integer
 /// operator beside the float one. The codes of the integer operator, or its float result, become
-/// the result, and gradients take the way of the float operator.
+/// the result, and gradients take the way of the float operator. One thing is decided by the scales
+/// that training begins with: whether the constant of an Add that stays in float, behind a MatMul
+/// and in front of a value stored in 8 bits, is rounded (lower_quantized()).
 ///
 /// Scales are constants of the network, one for each activation and one for each output channel (or
 /// one in all) of a layer, so that they can be trained. Values whose elements are only moved have

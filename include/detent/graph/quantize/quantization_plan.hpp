@@ -152,6 +152,7 @@ class quantization_plan {
         }
       }
     }
+    fold_constants(m_, false);  // weights of a Gemm may be a Transpose of a constant
     fold_gemm_factors(m_);
     simplify(m_);
     const links after(m_);
@@ -182,6 +183,7 @@ class quantization_plan {
         settings_(plan.settings_),
         quantizes_first_layer_(plan.quantizes_first_layer_),
         quantizes_last_layer_(plan.quantizes_last_layer_) {
+    fold_constants(m_, false);  // weights of a Gemm may be a Transpose of a constant
     fold_gemm_factors(m_);
     simplify(m_);
     prepare();
@@ -368,7 +370,7 @@ class quantization_plan {
   void prepare() {
     upgrade_opset(m_);
     store_embeddings();
-    known_ = infer_shapes(m_);
+    known_ = infer_types(m_);
     for (std::size_t i = 0; i < m_.nodes.size(); ++i) {
       const std::vector<std::string>& outputs = m_.nodes[i].outputs;
       if (std::any_of(outputs.begin(), outputs.end(), [&](const std::string& name) {

@@ -442,7 +442,7 @@ DETENT_GRAPH_DECL void fold_bias_add(model& m) {
   if (!detail::has_any(m, {"Add", "MatMul"})) {
     return;
   }
-  const std::map<std::string, tensor> known = infer_shapes(m);
+  const std::map<std::string, tensor> known = infer_types(m);
   for (node& n : m.nodes) {
     const tensor* weights = n.is("MatMul") ? detail::float_constant(m, n, 1) : nullptr;
     const auto lhs = n.inputs.empty() ? known.end() : known.find(n.inputs[0]);

@@ -70,7 +70,7 @@ struct bias_addition {
 /// not change. update() must be called after nodes were added, removed or moved.
 class quantized_values {
  public:
-  explicit quantized_values(const model& m) : m_(m), known_(infer_shapes(m)), links_(m) {}
+  explicit quantized_values(const model& m) : m_(m), known_(infer_types(m)), links_(m) {}
 
   void update() { links_ = links(m_); }
 

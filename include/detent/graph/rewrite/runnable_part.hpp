@@ -147,7 +147,7 @@ class divided_model {
     for (const value_info& v : part_.outputs) {
       is_output.insert(v.name);
     }
-    const std::map<std::string, tensor> known = infer_shapes(part_);
+    const std::map<std::string, tensor> known = infer_types(part_);
     const auto take = [&](const std::string& value) {
       if (const tensor* constant = part_.initializer(value)) {
         constants_.emplace(value, *constant);

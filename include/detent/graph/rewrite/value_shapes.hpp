@@ -32,9 +32,7 @@ class value_shapes {
   /// inferred sizes, they stay unknown; this is not an error.
   explicit value_shapes(const model& m, const operator_registry& registry = default_operators()) {
     constexpr std::int64_t larger_batch = 2;
-    // More than layers with strides reduce to 1, and another size than infer_shapes() tries: a
-    // dimension is known if it does not depend on the size.
-    constexpr std::int64_t larger_size = 251;
+    constexpr std::int64_t larger_size = 251;  // more than layers with strides reduce to 1
     std::map<std::string, shape> larger;
     for (const value_info& v : m.inputs) {
       shape dims = v.dims;

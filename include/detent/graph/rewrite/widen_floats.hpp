@@ -193,7 +193,7 @@ DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry)
   }
   const model original = m;
   // Outputs whose type is not declared may have 16 bits, too.
-  const std::map<std::string, tensor> before = infer_shapes(m, {}, registry);
+  const std::map<std::string, tensor> before = infer_types(m, registry);
   const auto type_of = [&](const value_info& v) {
     const auto known = before.find(v.name);
     return v.type == element_type::undefined && known != before.end() ? known->second.type()
@@ -235,7 +235,7 @@ DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry)
   std::move(m.nodes.begin(), m.nodes.end(), std::back_inserter(nodes));
   std::move(last.begin(), last.end(), std::back_inserter(nodes));
   m.nodes = std::move(nodes);
-  const std::map<std::string, tensor> after = infer_shapes(m, {}, registry);
+  const std::map<std::string, tensor> after = infer_types(m, registry);
   for (const auto& [name, t] : after) {
     if (detail::is_half(t.type()) && inputs.count(name) == 0 && outputs.count(name) == 0) {
       m = original;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shape inference: infer_shapes() computes what is known of the values of a model before it runs.
+// Shape inference: infer_shapes() computes what is known of the values of a model before it runs,
+// infer_types() only types and ranks.
 #ifndef DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 #define DETENT_GRAPH_RUN_SHAPE_INFERENCE_HPP
 
@@ -31,17 +32,22 @@ namespace graph {
 /// sub-graphs are not listed.
 ///
 /// `input_dims` gives the shapes of inputs by name and takes the place of what they declare. Open
-/// dimensions (-1) count as 1; an input without any shape is unknown. Values that stay unknown so,
-/// because windows do not fit into images of one pixel, have the type and shape, but no elements,
-/// that follow where all open dimensions but the first one of each input count as 480. `m` must
-/// have its nodes in topological order.
+/// dimensions (-1) count as 1; an input without any shape is unknown. `m` must have its nodes in
+/// topological order.
 ///
 /// Throws what the operators throw, naming the node, for nodes whose inputs do not fit together. If
 /// a dimension of an input is open, such nodes are no error and their outputs are missing, because
-/// the number in its place may be what does not fit. Thread-safe.
+/// the 1 in its place may be what does not fit. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims = {},
     const operator_registry& registry = default_operators());
+
+/// The types and ranks of the values of a model before it runs, as tensors without meaning in their
+/// sizes: those of infer_shapes(), and, of the values that it does not know because windows do not
+/// fit into images of one pixel, those that follow where all open dimensions but the first one of
+/// each input count as 480. Throws what infer_shapes() throws. Thread-safe.
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_types(
+    const model& m, const operator_registry& registry = default_operators());
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 namespace detail {
@@ -78,7 +84,14 @@ DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
     const model& m, const std::map<std::string, shape>& input_dims,
     const operator_registry& registry) {
   std::map<std::string, tensor> known;
-  const bool is_open = detail::infer_with_open_dims(m, input_dims, registry, 1, known);
+  static_cast<void>(detail::infer_with_open_dims(m, input_dims, registry, 1, known));
+  return known;
+}
+
+DETENT_GRAPH_DECL std::map<std::string, tensor> infer_types(const model& m,
+                                                            const operator_registry& registry) {
+  std::map<std::string, tensor> known;
+  const bool is_open = detail::infer_with_open_dims(m, {}, registry, 1, known);
   const auto is_unknown = [&](const std::string& name) {
     return !name.empty() && known.count(name) == 0;
   };
@@ -88,7 +101,7 @@ DETENT_GRAPH_DECL std::map<std::string, tensor> infer_shapes(
   if (is_open && !is_complete) {
     constexpr std::int64_t larger_size = 480;
     std::map<std::string, tensor> larger;
-    static_cast<void>(detail::infer_with_open_dims(m, input_dims, registry, larger_size, larger));
+    static_cast<void>(detail::infer_with_open_dims(m, {}, registry, larger_size, larger));
     for (const auto& [name, t] : larger) {
       known.try_emplace(name, t.form());
     }
