@@ -303,6 +303,12 @@ TEST_CASE("corners: QLinearConcat of pieces of both types and different scales")
   const tensor y =
       run(b.get(), {{"a", bytes({1, 3}, {3, 4, 255})}, {"b", signed_bytes({1, 2}, {-4, -128})}})[0];
   CHECK(values_of<std::uint8_t>(y) == std::vector<std::uint8_t>{10, 10, 136, 10, 0});
+  // The parameters of the result, but the other type: the same reals, where the result holds them.
+  b.constant("bs", floats({}, {0.5F}));
+  b.constant("bz", signed_bytes({}, {10}));
+  const tensor z =
+      run(b.get(), {{"a", bytes({1, 3}, {3, 4, 255})}, {"b", signed_bytes({1, 2}, {12, -20})}})[0];
+  CHECK(values_of<std::uint8_t>(z) == std::vector<std::uint8_t>{10, 10, 136, 12, 0});
 }
 
 TEST_CASE("corners: QuantizeLinear in blocks, of which the last one is shorter") {

@@ -472,6 +472,7 @@ TEST_CASE("lower: parameters that do not fit stay where they are, to be refused 
   for (const bool gemm : {true, false}) {
     for (const wrong& n :
          {wrong{"scales of the weights", 2, 2, 5, 1},
+          wrong{"scales of the weights, without a bias", 2, 2, -1, 1},
           wrong{"zero points of the weights", 5, 0, 5, 1}, wrong{"scales of the bias", 5, 5, 3, 1},
           wrong{"no scale of the bias", 5, 5, 0, 1},
           wrong{"no zero point of the input", 5, 5, 5, 0}}) {
@@ -495,8 +496,10 @@ TEST_CASE("lower: parameters that do not fit stay where they are, to be refused 
           "w", zeros(element_type::s8, gemm ? shape{4, 5} : shape{5, 4, 1, 1}),
           ones(n.weight_scales), zeros(element_type::s8, {n.weight_zeros}), gemm ? 1 : 0);
       const std::string bias =
-          b.dequantize_constant("b", zeros(element_type::s32, {5}), ones(n.bias_scales),
-                                zeros(element_type::s32, {n.bias_scales}), 0);
+          n.bias_scales < 0
+              ? std::string()
+              : b.dequantize_constant("b", zeros(element_type::s32, {5}), ones(n.bias_scales),
+                                      zeros(element_type::s32, {n.bias_scales}), 0);
       b.output(b.quantize(b.add(gemm ? "Gemm" : "Conv", {x, w, bias}), 0.11F, 9), element_type::u8);
       graph::model m = b.get();
       graph::lower_quantized(m);

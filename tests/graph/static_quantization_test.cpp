@@ -812,6 +812,17 @@ TEST_CASE("static: factors of a Gemm go into its constants") {
                        {{"alpha", graph::attribute::of(0.5F)}}));
   CHECK(graph::quantization_plan(made.get()).layers().size() == 1);
 
+  // A bias that does not count may be computed.
+  model_builder unused;
+  unused.input("x", {2, 3});
+  unused.input("c", {2});
+  unused.constant("w", random_floats(r, {3, 2}, -1.0F, 1.0F));
+  unused.output(unused.add("Gemm", {"x", "w", "c"}, {{"beta", graph::attribute::of(0.0F)}}));
+  graph::model without = unused.get();
+  graph::fold_gemm_factors(without);
+  CHECK(without.nodes[0].inputs == std::vector<std::string>{"x", "w"});
+  CHECK(without.nodes[0].attributes.empty());
+
   // A factor of what is computed stays.
   model_builder computed;
   computed.input("x", {2, 3});
