@@ -791,7 +791,9 @@ TEST_CASE("optimize: a fused sum takes summands and images of other shapes in la
       {{1, 8, 5, 5}, {1, 9, 3, 3}}, {{2, 8, 20, 31}, {2, 9, 18, 29}},
       {{2, 8, 20, 31}, {9, 1, 1}},  {{1, 8, 3, 3}, {4, 9, 2, 2}},
       {{1, 8, 5, 5}, {}},           {{1, 8, 5, 5}, {1, 9, 3, 3}}};
-  for (const auto& [x, z] : runs) {
+  for (const auto& dims : runs) {
+    const shape& x = dims.first;  // clang 14 cannot capture structured bindings
+    const shape& z = dims.second;
     INFO(graph::to_string(x), " and ", graph::to_string(z));
     const tensors inputs{{"x", random_floats(r, x, -2.0F, 2.0F)},
                          {"z", random_floats(r, z, -9.0F, 9.0F)}};

@@ -589,7 +589,9 @@ TEST_CASE("static: both ends of a range lie within the bounds of a Clip, as floa
   for (int i = 0; i < 40; ++i) {
     bounds.emplace_back(i % 2 == 0 ? 0.0F : r.real(-8.0F, 0.0F), r.real(0.01F, 9.0F));
   }
-  for (const auto& [lower, upper] : bounds) {
+  for (const auto& bound : bounds) {
+    const float lower = bound.first;  // clang 14 cannot capture structured bindings
+    const float upper = bound.second;
     model_builder b;
     b.input("x", {8, 6});
     b.constant("w", random_floats(r, {6, 6}, -2.0F, 2.0F));
