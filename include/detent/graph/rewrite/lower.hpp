@@ -609,8 +609,9 @@ class lowering {
     return true;
   }
 
-  /// Whether windows of a MaxPool may lie in the padding only, as those with dilations may: their
-  /// result is -infinity, which has no code that a change of scale leaves the lowest one.
+  /// Whether windows of a MaxPool may lie in the padding only, as those with dilations may. Their
+  /// result is -infinity. On bytes it is the lowest code, which a change of scale would make
+  /// another number, not the lowest code of the new scale.
   [[nodiscard]] static bool may_pool_padding(const node& n) {
     const auto dilations = n.get_ints("dilations");
     return n.is("MaxPool") &&
