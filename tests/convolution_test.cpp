@@ -657,12 +657,12 @@ TEST_CASE("convolution: depthwise, images without pixels and padding around them
     for (const std::size_t kernel : {3U, 4U, 5U}) {
       for (const std::size_t channels : {2U, 16U, 64U}) {
         INFO(kernel, " x ", kernel, ", ", channels, " channels");
-        for (const auto& [height, width] : {std::array<std::size_t, 2>{4, 0}, {0, 4}, {0, 0}}) {
-          INFO("image of ", height, " x ", width);
-          CHECK(is_blank(float{}, kernel, channels, height, width));
-          CHECK(is_blank(std::int32_t{}, kernel, channels, height, width));
-          CHECK(is_blank(std::uint8_t{}, kernel, channels, height, width));
-          CHECK(is_blank(double{}, kernel, channels, height, width));
+        for (const auto& size : {std::array<std::size_t, 2>{4, 0}, {0, 4}, {0, 0}}) {
+          INFO("image of ", size[0], " x ", size[1]);
+          CHECK(is_blank(float{}, kernel, channels, size[0], size[1]));
+          CHECK(is_blank(std::int32_t{}, kernel, channels, size[0], size[1]));
+          CHECK(is_blank(std::uint8_t{}, kernel, channels, size[0], size[1]));
+          CHECK(is_blank(double{}, kernel, channels, size[0], size[1]));
         }
       }
     }
