@@ -825,7 +825,28 @@ TEST_CASE("static: factors of a Gemm go into its constants") {
   CHECK(without.nodes[0].inputs == std::vector<std::string>{"x", "w"});
   CHECK(without.nodes[0].attributes.empty());
 
-  // A factor of what is computed stays.
+  // Constants that something else uses keep their values. The last user may change them, unless
+  // they are outputs.
+  model_builder shared;
+  shared.input("x", {2, 3});
+  shared.constant("w", random_floats(r, {3, 3}, -1.0F, 1.0F));
+  shared.constant("c", random_floats(r, {3}, -1.0F, 1.0F));
+  for (const float beta : {0.0F, 0.5F, 3.0F, 2.0F}) {
+    shared.output(shared.add(
+        "Gemm", {"x", "w", "c"},
+        {{"alpha", graph::attribute::of(beta + 0.75F)}, {"beta", graph::attribute::of(beta)}}));
+  }
+  shared.output("c");
+  graph::model apart = shared.get();
+  graph::fold_gemm_factors(apart);
+  const auto inputs_of = [&](std::size_t i) { return apart.nodes[i].inputs; };
+  CHECK(inputs_of(0) == std::vector<std::string>{"x", "w_scaled"});
+  CHECK(inputs_of(1) == std::vector<std::string>{"x", "w_scaled_2", "c_scaled"});
+  CHECK(inputs_of(2) == std::vector<std::string>{"x", "w_scaled_3", "c_scaled_2"});
+  CHECK(inputs_of(3) == std::vector<std::string>{"x", "w", "c_scaled_3"});
+  CHECK(snr(shared.get(), apart, test::samples_of_x(r, {2, 3}, 2)) > 100.0);
+
+  // A factor of what is computed stays, and one that would make a weight infinite.
   model_builder computed;
   computed.input("x", {2, 3});
   computed.input("z", {3, 2});
@@ -833,6 +854,9 @@ TEST_CASE("static: factors of a Gemm go into its constants") {
   computed.constant("w", random_floats(r, {3, 2}, -1.0F, 1.0F));
   computed.output(computed.add("Gemm", {"x", "z"}, {{"alpha", graph::attribute::of(0.5F)}}));
   computed.output(computed.add("Gemm", {"x", "w", "c"}, {{"beta", graph::attribute::of(0.5F)}}));
+  computed.constant("large", random_floats(r, {3, 2}, 1e38F, 2e38F));
+  computed.output(
+      computed.add("Gemm", {"x", "large", "c"}, {{"alpha", graph::attribute::of(8.0F)}}));
   graph::model same = computed.get();
   graph::fold_gemm_factors(same);
   CHECK(graph::to_onnx(same) == graph::to_onnx(computed.get()));

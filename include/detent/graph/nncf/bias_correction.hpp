@@ -198,7 +198,8 @@ class bias_corrector {
         layers_(layers),
         means_(means),
         threshold_(threshold),
-        options_(options) {}
+        options_(options),
+        names_(m) {}
 
   /// For each bias that was corrected, where it is and the name of the constant before.
   [[nodiscard]] const std::map<node_input, std::string>& before() const noexcept { return before_; }
@@ -311,8 +312,7 @@ class bias_corrector {
         bias.mutable_data<float>()[c] =
             static_cast<float>(static_cast<double>(b[one_each ? c : 0]) + shift[c]);
       }
-      unused_names names(m_);
-      const std::string name = names.take(at.inputs[layer.bias.input] + "_corrected");
+      const std::string name = names_.take(at.inputs[layer.bias.input] + "_corrected");
       m_.initializers[name] = std::move(bias);
       before_.emplace(layer.bias, at.inputs[layer.bias.input]);
       at.inputs[layer.bias.input] = name;
@@ -327,6 +327,7 @@ class bias_corrector {
   const biased_means& means_;
   std::optional<double> threshold_;
   executor_options options_;
+  unused_names names_;
   std::map<node_input, std::string> before_;
 };
 

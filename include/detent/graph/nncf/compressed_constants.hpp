@@ -49,7 +49,7 @@ struct storage_format {
 /// Writes compressed weights into a model. The model must outlive the writer.
 class compressed_constant_writer {
  public:
-  explicit compressed_constant_writer(model& m) : m_(m), writer_(m) {}
+  explicit compressed_constant_writer(model& m) : m_(m), links_(m), writer_(m) {}
 
   /// Throws unsupported, naming the node, if ONNX cannot express the format.
   void check(const weighted_layer& layer, const storage_format& format) const {
@@ -138,8 +138,9 @@ class compressed_constant_writer {
     if (mode.bits == 4) {
       m_.ir_version = (std::max)(m_.ir_version, ir_version_of_int4);
     }
-    for (node& n : m_.nodes) {
-      std::replace(n.inputs.begin(), n.inputs.end(), layer.weights, dequantize.outputs[0]);
+    for (const std::size_t i : links_.consumers(layer.weights)) {
+      std::vector<std::string>& inputs = m_.nodes[i].inputs;
+      std::replace(inputs.begin(), inputs.end(), layer.weights, dequantize.outputs[0]);
     }
     made_.push_back(std::move(dequantize));
   }
@@ -173,8 +174,7 @@ class compressed_constant_writer {
       inputs[3] = writer_.add_initializer(layer.weights + "_zero_point", constants.zero_points());
     }
     m_.opsets.emplace("com.microsoft", 1);
-    const std::size_t before = m_.nodes.size();
-    for (std::size_t i = 0; i < before; ++i) {
+    for (const std::size_t i : links_.consumers(layer.weights)) {
       const node& n = m_.nodes[i];
       if (n.inputs.size() >= 2 && n.inputs[1] == layer.weights && is_plain_product(n, layer) &&
           uses_same_axis(n, reduced)) {
@@ -241,6 +241,7 @@ class compressed_constant_writer {
   static constexpr std::int64_t ir_version_of_int4 = 10;
 
   model& m_;
+  links links_;  // of the model as it was; nodes keep their places until finish()
   graph_writer writer_;
   std::vector<node> made_;
 };

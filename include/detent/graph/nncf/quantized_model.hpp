@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_NNCF_QUANTIZED_MODEL_HPP
 #define DETENT_GRAPH_NNCF_QUANTIZED_MODEL_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -92,7 +93,7 @@ class weight_scales {
 /// Adds quantizers to a model.
 class quantizer_writer {
  public:
-  explicit quantizer_writer(model m) : m_(std::move(m)), writer_(m_) {}
+  explicit quantizer_writer(model m) : m_(std::move(m)), links_(m_), writer_(m_) {}
 
   model run(const std::vector<placed_quantizer>& quantizers,
             const std::vector<quantizer_parameters>& parameters, bool quantize_outputs) {
@@ -139,12 +140,8 @@ class quantizer_writer {
 
   /// Makes all nodes that take a value take another one.
   void replace(const std::string& value, const std::string& by) {
-    for (node& n : m_.nodes) {
-      for (std::string& in : n.inputs) {
-        if (in == value) {
-          in = by;
-        }
-      }
+    for (const std::size_t i : links_.consumers(value)) {
+      std::replace(m_.nodes[i].inputs.begin(), m_.nodes[i].inputs.end(), value, by);
     }
   }
 
@@ -153,15 +150,13 @@ class quantizer_writer {
     if (q.only) {
       from = m_.nodes[q.only->node].inputs[q.only->input];  // behind another quantizer, maybe
     }
-    const bool makes_output = quantize_outputs && !q.only && m_.is_output(q.value) &&
-                              links(m_).producer(q.value) != links::none;
+    const std::size_t producer = links_.producer(q.value);
+    const bool makes_output =
+        quantize_outputs && !q.only && links_.is_output(q.value) && producer != links::none;
     if (makes_output) {
       from = writer_.fresh(q.value + "_float");
-      for (node& n : m_.nodes) {
-        for (std::string& out : n.outputs) {
-          out = out == q.value ? from : out;
-        }
-      }
+      std::vector<std::string>& outputs = m_.nodes[producer].outputs;
+      std::replace(outputs.begin(), outputs.end(), q.value, from);
     }
     const names with = add_parameters(q.value, p);
     const std::string levels = writer_.fresh(q.value + "_quantized");
@@ -194,6 +189,7 @@ class quantizer_writer {
   }
 
   model m_;
+  links links_;  // of the model as it was given
   graph_writer writer_;
   std::vector<node> added_;
 };

@@ -76,7 +76,7 @@ struct smoothed_layers {
 /// Applies SmoothQuant to a model.
 class smoother {
  public:
-  smoother(model& m, const smooth_quant_alphas& alphas) : m_(m), alphas_(alphas) {}
+  smoother(model& m, const smooth_quant_alphas& alphas) : m_(m), alphas_(alphas), names_(m) {}
 
   void run(const calibration_source& samples, const executor_options& options) {
     find_layers();
@@ -156,13 +156,16 @@ class smoother {
           l.consumers(n.inputs[weights[0]]).size() > 1 || m_.initializer(value) != nullptr) {
         continue;
       }
-      const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) {
-        return g.value == value && g.input == input && g.axis == value_axis(n, input) &&
+      std::vector<std::size_t>& of_value = groups_of_[value];
+      const auto found = std::find_if(of_value.begin(), of_value.end(), [&](std::size_t k) {
+        const smoothed_layers& g = groups_[k];
+        return g.input == input && g.axis == value_axis(n, input) &&
                (m_.nodes[g.nodes[0]].is("Conv") == n.is("Conv"));
       });
-      if (found != groups_.end()) {
-        found->nodes.push_back(i);
+      if (found != of_value.end()) {
+        groups_[*found].nodes.push_back(i);
       } else {
+        of_value.push_back(groups_.size());
         groups_.push_back({value, input, {i}, value_axis(n, input), {}, 0});
       }
     }
@@ -202,14 +205,18 @@ class smoother {
   void observe(const calibration_source& samples, const executor_options& options) {
     executor runner(m_, options);
     const auto add = [&](const std::string& name, const tensor& value) {
-      for (smoothed_layers& g : groups_) {
-        const tensor t = g.value == name ? to_plain(value) : tensor();
-        if (g.value != name || t.type() != element_type::f32 || t.count() == 0 ||
-            t.rank() < (g.axis == -1 ? 1U : 2U)) {
-          continue;
+      const auto found = groups_of_.find(name);
+      if (found == groups_of_.end()) {
+        return;
+      }
+      const tensor t = to_plain(value);
+      for (const std::size_t k : found->second) {
+        smoothed_layers& g = groups_[k];
+        if (t.type() == element_type::f32 && t.count() > 0 &&
+            t.rank() >= (g.axis == -1 ? 1U : 2U)) {
+          g.rank = t.rank();
+          add_magnitudes(g.magnitudes, t, index_of(g.axis, t.rank()));
         }
-        g.rank = t.rank();
-        add_magnitudes(g.magnitudes, t, index_of(g.axis, t.rank()));
       }
     };
     std::size_t count = 0;
@@ -278,7 +285,6 @@ class smoother {
     if (scales.empty()) {
       return;
     }
-    unused_names names(m_);
     for (const std::size_t i : group.nodes) {
       node& n = m_.nodes[i];
       std::string& weights = n.inputs[1 - group.input];
@@ -295,9 +301,9 @@ class smoother {
     }
     node mul;
     mul.op_type = "Mul";
-    mul.name = names.take(group.value + "_smooth");
+    mul.name = names_.take(group.value + "_smooth");
     mul.inputs = {group.value, mul.name};
-    mul.outputs = {names.take(mul.name + "_out")};
+    mul.outputs = {names_.take(mul.name + "_out")};
     m_.initializers[mul.name] = std::move(inverse);
     for (const std::size_t i : group.nodes) {
       m_.nodes[i].inputs[group.input] = mul.outputs[0];  // not a residual that is the same value
@@ -325,7 +331,9 @@ class smoother {
 
   model& m_;
   smooth_quant_alphas alphas_;
+  unused_names names_;
   std::vector<smoothed_layers> groups_;
+  std::map<std::string, std::vector<std::size_t>> groups_of_;  // by what they take: their indices
 };
 
 }  // namespace detail

@@ -553,16 +553,25 @@ class weight_only_quantizer {
 
   // ------------------------------------------------------------------------------------- rewriting
 
-  /// Rewrites the layers from the last node to the first, so that insertions do not move those to
-  /// come.
   void rewrite() {
     std::vector<weight_only_layer> done;
-    for (auto it = layers_.rbegin(); it != layers_.rend(); ++it) {
-      const weight_matrix& w = matrices_[it->matrix];
+    std::vector<node> nodes;
+    std::size_t next = 0;  // node that is not in `nodes` yet
+    const auto keep_until = [&](std::size_t end) {
+      for (; next < end; ++next) {
+        nodes.push_back(std::move(m_.nodes[next]));
+      }
+    };
+    for (const layer& l : layers_) {  // in the order of their nodes
+      const weight_matrix& w = matrices_[l.matrix];
+      keep_until(l.node);
       done.push_back(
-          {name_or_output(m_.nodes[it->node]), w.name, w.layout, stored_[it->matrix].evidence});
-      rewrite_layer(it->node, w.layout, stored_[it->matrix]);
+          {name_or_output(m_.nodes[l.node]), w.name, w.layout, stored_[l.matrix].evidence});
+      add_product(nodes, m_.nodes[l.node], w.layout, stored_[l.matrix]);
+      ++next;
     }
+    keep_until(m_.nodes.size());
+    m_.nodes = std::move(nodes);
     m_.opsets.emplace("com.microsoft", 1);
     m_.producer_name = "detent";
     m_.producer_version = std::to_string(DETENT_VERSION_MAJOR) + "." +
@@ -570,15 +579,15 @@ class weight_only_quantizer {
                           std::to_string(DETENT_VERSION_PATCH);
     remove_unused(m_);
     sort_and_check(m_);
-    for (auto it = done.rbegin(); options_.on_layer && it != done.rend(); ++it) {
-      options_.on_layer(*it);
+    if (options_.on_layer) {
+      std::for_each(done.begin(), done.end(), options_.on_layer);
     }
   }
 
-  void rewrite_layer(std::size_t i, const nbits_layout& layout, const stored_matrix& stored) {
-    const node old = m_.nodes[i];
+  /// Appends the nodes that take the place of a layer.
+  void add_product(std::vector<node>& nodes, const node& old, const nbits_layout& layout,
+                   const stored_matrix& stored) {
     const std::string base = name_or_output(old);
-    const bool has_addend = old.inputs.size() > 2 && !old.inputs[2].empty();
     node product;
     product.domain = "com.microsoft";
     product.op_type = "MatMulNBits";
@@ -592,24 +601,18 @@ class weight_only_quantizer {
     if (options_.accuracy_level != 0) {
       product.attributes["accuracy_level"] = attribute::of(options_.accuracy_level);
     }
-    const auto place = [&](std::size_t at) {
-      return m_.nodes.begin() + static_cast<std::ptrdiff_t>(at);
-    };
-    if (has_addend) {
-      product.outputs = {names_.take(old.outputs[0] + "_product")};
-      m_.nodes.insert(place(i + 1),
-                      detail::make_node("Add", base + "_Add", {product.outputs[0], old.inputs[2]},
-                                        old.outputs[0]));
-    }
-    const bool has_scales = !stored.inverse_input_scales.empty();
-    if (has_scales) {
+    if (!stored.inverse_input_scales.empty()) {
       product.inputs[0] = names_.take(old.outputs[0] + "_scaled_input");
+      nodes.push_back(detail::make_node(
+          "Mul", base + "_Mul", {old.inputs[0], stored.inverse_input_scales}, product.inputs[0]));
     }
-    m_.nodes[i] = product;
-    if (has_scales) {
-      m_.nodes.insert(place(i), detail::make_node("Mul", base + "_Mul",
-                                                  {old.inputs[0], stored.inverse_input_scales},
-                                                  product.inputs[0]));
+    if (old.inputs.size() > 2 && !old.inputs[2].empty()) {
+      product.outputs = {names_.take(old.outputs[0] + "_product")};
+      nodes.push_back(product);
+      nodes.push_back(detail::make_node("Add", base + "_Add", {product.outputs[0], old.inputs[2]},
+                                        old.outputs[0]));
+    } else {
+      nodes.push_back(std::move(product));
     }
   }
 

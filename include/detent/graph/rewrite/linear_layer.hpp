@@ -18,6 +18,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_table.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
@@ -111,7 +112,8 @@ struct linear_layer {
 
 namespace detail {
 
-/// Replaces a constant input of a node; under a new name if anything else uses the constant.
+/// Replaces a constant input of a node; under a new name if anything else uses the constant. This
+/// looks at all nodes: a pass that replaces constants of most nodes makes a constant_replacer.
 inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   const std::string& name = n.inputs[input];
   std::size_t uses = m.is_output(name) ? 2 : 0;
@@ -124,6 +126,49 @@ inline void replace_constant(model& m, node& n, std::size_t input, tensor t) {
   }
   m.initializers[n.inputs[input]] = std::move(t);
 }
+
+/// Does replace_constant() for many nodes of a model, each in a time that does not depend on the
+/// size of the model. While the object is in use, the inputs of nodes are changed by it alone.
+class constant_replacer {
+ public:
+  explicit constant_replacer(model& m) : m_(m), names_(m), uses_(m.nodes.size()) {
+    for (const node& n : m.nodes) {
+      for (const std::string& name : n.inputs) {
+        ++*uses_.add(name, 0).first;
+      }
+      for (const std::string& name : captured_values(n)) {
+        ++*uses_.add(name, 0).first;
+      }
+    }
+    for (const value_info& v : m.outputs) {
+      *uses_.add(v.name, 0).first += 2;
+    }
+  }
+
+  /// Replaces input `input` of the node `n` of the model.
+  void replace(node& n, std::size_t input, tensor t) {
+    std::string& name = n.inputs[input];
+    std::size_t& uses = *uses_.add(name, 1).first;
+    if (uses > 1) {
+      --uses;
+      name = names_.take(name + "_scaled");
+      uses_.add(name, 1);
+    }
+    m_.initializers[name] = std::move(t);
+  }
+  /// Removes the inputs of the node `n` from index `count` on.
+  void remove_inputs(node& n, std::size_t count) {
+    for (std::size_t input = count; input < n.inputs.size(); ++input) {
+      --*uses_.add(n.inputs[input], 1).first;
+    }
+    n.inputs.resize((std::min)(count, n.inputs.size()));
+  }
+
+ private:
+  model& m_;
+  unused_names names_;
+  name_table<std::size_t> uses_;  // of each value, by nodes; an output of the model counts as two
+};
 
 /// Returns x * factor, rounded once to float. Throws overflow if x is finite and the result is not.
 [[nodiscard]] inline float scaled_value(float x, double factor, const std::string& label) {
