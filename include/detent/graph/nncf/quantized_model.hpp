@@ -150,13 +150,16 @@ class quantizer_writer {
     if (q.only) {
       from = m_.nodes[q.only->node].inputs[q.only->input];  // behind another quantizer, maybe
     }
-    const std::size_t producer = links_.producer(q.value);
-    const bool makes_output =
-        quantize_outputs && !q.only && links_.is_output(q.value) && producer != links::none;
-    if (makes_output) {
-      from = writer_.fresh(q.value + "_float");
-      std::vector<std::string>& outputs = m_.nodes[producer].outputs;
-      std::replace(outputs.begin(), outputs.end(), q.value, from);
+    bool makes_output = false;
+    if (quantize_outputs && !q.only && links_.is_output(q.value) &&
+        links_.producer(q.value) != links::none) {
+      std::vector<std::string>& outputs = m_.nodes[links_.producer(q.value)].outputs;
+      const auto made = std::find(outputs.begin(), outputs.end(), q.value);
+      makes_output = made != outputs.end();  // else another quantizer makes it already
+      if (makes_output) {
+        from = writer_.fresh(q.value + "_float");
+        *made = from;
+      }
     }
     const names with = add_parameters(q.value, p);
     const std::string levels = writer_.fresh(q.value + "_quantized");
