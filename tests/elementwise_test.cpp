@@ -97,11 +97,10 @@ TEST_CASE_TEMPLATE("blocks whose size is a power of two, one behind the other", 
   }
 }
 
-// Where quotient and product could part: every tie of 16 bits and its neighbours.
 TEST_CASE_TEMPLATE("tasks share no byte of a packed output", Q, detent::int4, detent::int2) {
   const std::size_t per_byte = detent::elements_per_byte<Q>;
   // Every code is 1 in bytes that hold none: each write changes its byte.
-  const auto check = [per_byte](const char* what, auto x, std::size_t count, const auto& params) {
+  const auto check = [&](const char* what, auto x, std::size_t count, const auto& params) {
     INFO(what);
     std::vector<std::uint8_t> alone(count / per_byte);
     detent::quantize(x, detent::packed_span<Q>(std::span(alone), count), params);
@@ -150,6 +149,8 @@ TEST_CASE_TEMPLATE("tasks share no byte of a packed output", Q, detent::int4, de
   }
 }
 
+// At a tie and beside it, a kernel that multiplies by 1 / scale could round otherwise than x /
+// scale.
 TEST_CASE("all ties of 16-bit grids") {
   random_source random(500);
   INFO("seed ", random.seed());

@@ -100,7 +100,9 @@ TEST_CASE("clamps and exponential linear units of all targets have the same bits
   const std::vector<float> x = many_values(random);
   const float bounds[][2] = {{0.0F, 6.0F}, {-0.0F, 0.0F}, {-1.5F, 1.5F},     {2.0F, -2.0F},
                              {nan, 1.0F},  {1.0F, nan},   {-infinity, 3.0F}, {0.2F, 0.5F}};
-  for (const auto& [first, second] : bounds) {
+  for (const auto& bound : bounds) {
+    const float first = bound[0];
+    const float second = bound[1];
     CAPTURE(first);
     CAPTURE(second);
     std::vector<float> clamped(x.size());

@@ -253,16 +253,17 @@ tuning:
 
 TEST_CASE("inc: metrics without a value") {
   const std::string data = "dataloader: {dataset: {npy: {inputs: X.npy, labels: Y.npy}}}";
-  for (const auto& [text, kind] :
+  for (const auto& metric :
        {std::pair("F1: ", inc::metric_kind::f1), std::pair("ROC:", inc::metric_kind::roc),
         std::pair("mAP: ~", inc::metric_kind::mean_average_precision),
         std::pair("RMSE: null", inc::metric_kind::rmse),
         std::pair("topk:", inc::metric_kind::top_k)}) {
+    const std::string text = metric.first;
     INFO(text);
     const inc::configuration c =
         with("evaluation:\n  accuracy:\n    " + data + "\n    metric:\n      " + text);
     REQUIRE(c.metrics.size() == 1);
-    CHECK(c.metrics[0].kind == kind);
+    CHECK(c.metrics[0].kind == metric.second);
     CHECK(c.metrics[0].k == 1);
   }
   const inc::configuration several =

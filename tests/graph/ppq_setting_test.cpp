@@ -266,10 +266,11 @@ TEST_CASE("ppq: settings survive a round trip through JSON") {
   // Every field is in the file, and each one alone makes a difference.
   std::size_t fields = 0;
   const json defaults = parsed(ppq::to_json({}));
-  for (const auto& [key, value] : facts.items()) {
+  for (const auto& field : facts.items()) {
+    const std::string& key = field.key();
     INFO(key);
     CHECK((key.rfind("advanced", 0) == 0 || defaults.contains(key)));
-    CHECK((!defaults.contains(key) || defaults[key] != value));
+    CHECK((!defaults.contains(key) || defaults[key] != field.value()));
     ++fields;
   }
   CHECK(fields == 31);
@@ -827,7 +828,9 @@ TEST_CASE("ppq: the parameters for PPL are read back") {
     CHECK(tensors.size() == expected.size());
     CHECK(!tensors.contains("b1"));
     const bool symmetric = std::string_view(platform) == "PPL_CUDA_INT8";
-    for (const auto& [name, t] : tensors.items()) {
+    for (const auto& entry : tensors.items()) {
+      const std::string& name = entry.key();
+      const json& t = entry.value();
       INFO(name);
       CHECK(expected.count(name) == 1);
       REQUIRE(t.size() == 12);

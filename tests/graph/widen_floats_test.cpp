@@ -84,7 +84,9 @@ TEST_CASE("widen_floats: constants, inputs, outputs and what lies between") {
     graph::model wide = m;
     CHECK(graph::widen_floats(wide));
     graph::sort_and_check(wide);
-    for (const auto& [name, t] : wide.initializers) {
+    for (const auto& entry : wide.initializers) {
+      const std::string& name = entry.first;
+      const graph::tensor& t = entry.second;
       INFO(name);
       REQUIRE(t.type() == element_type::f32);
       CHECK(values_of<float>(t) ==
