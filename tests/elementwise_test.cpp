@@ -149,8 +149,7 @@ TEST_CASE_TEMPLATE("tasks share no byte of a packed output", Q, detent::int4, de
   }
 }
 
-// At a tie and beside it, a kernel that multiplies by 1 / scale could round otherwise than x /
-// scale.
+// At a tie and beside it, a product with 1 / scale could be rounded otherwise than a quotient.
 TEST_CASE("all ties of 16-bit grids") {
   random_source random(500);
   INFO("seed ", random.seed());
