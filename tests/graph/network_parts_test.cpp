@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Networks that are run part by part: the same bits as in one piece, whatever the cuts, and after
-// changes of parameters that only some parts see.
+// Networks that are run part by part, or from a settled front on: the same bits as in one piece,
+// whatever the cuts, and after changes of parameters that only some parts see.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +15,12 @@
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
 #include <detent/graph/quantize/network_parts.hpp>
+#include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>
+#include <detent/graph/rewrite/renaming.hpp>
 
 #include "calibration_samples.hpp"
+#include "check_error.hpp"
 #include "compare.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -133,6 +137,13 @@ graph::model random_network(test::random_source& r, std::size_t size, bool open_
   return b.get();
 }
 
+/// Random inputs of such a network.
+sample random_inputs(test::random_source& r, std::int64_t batch, bool flag) {
+  return {{"x", random_floats(r, {batch, channels, 6, 6}, -1.0F, 1.5F)},
+          {"flag", test::make_tensor<std::uint8_t>(element_type::boolean, {},
+                                                   {static_cast<std::uint8_t>(flag)})}};
+}
+
 std::vector<std::string> names_of_outputs(graph::model m, bool by_logits) {
   if (by_logits) {
     graph::expose_logits(m);
@@ -177,10 +188,7 @@ TEST_CASE("network parts: the same bits as the whole network") {
         random_network(r, static_cast<std::size_t>(r.integer(6, 40)), open_batch);
     std::vector<sample> samples;
     for (int k = 0; k < 3; ++k) {
-      samples.push_back(
-          {{"x", random_floats(r, {open_batch ? 2 : 1, channels, 6, 6}, -1.0F, 1.5F)},
-           {"flag", test::make_tensor<std::uint8_t>(element_type::boolean, {},
-                                                    {static_cast<std::uint8_t>(k % 2)})}});
+      samples.push_back(random_inputs(r, open_batch ? 2 : 1, k % 2 != 0));
     }
     graph::static_quantization_options options;
     options.activations.type = seed % 2 == 0 ? element_type::u8 : element_type::s8;
@@ -234,9 +242,7 @@ TEST_CASE("network parts: values of layers before they are stored in 8 bits") {
     test::random_source r(seed);
     INFO("seed ", seed);
     const graph::model m = random_network(r, 30, false);
-    const sample inputs{
-        {"x", random_floats(r, {1, channels, 6, 6}, -1.0F, 1.5F)},
-        {"flag", test::make_tensor<std::uint8_t>(element_type::boolean, {}, {std::uint8_t{1}})}};
+    const sample inputs = random_inputs(r, 1, true);
     const graph::quantization q = graph::static_quantization(m, test::samples_source({inputs}));
     graph::detail::network_parts parts(q.plan, names_of_outputs(q.plan.float_model(), false), {},
                                        4);
@@ -259,5 +265,112 @@ TEST_CASE("network parts: values of layers before they are stored in 8 bits") {
       }
       parts.run_part(i, inputs, values);
     }
+  }
+}
+
+namespace {
+
+/// The network with other names for the results of all nodes but the last one, and these names.
+std::pair<graph::model, graph::detail::settled_front::new_names> renamed_network(graph::model m) {
+  graph::detail::settled_front::new_names names;
+  graph::detail::renaming renamed(m);
+  for (const graph::node& n : m.nodes) {
+    for (const std::string& out : n.outputs) {
+      if (!m.is_output(out)) {
+        names[out] = out + "_renamed";
+        renamed.rename(out, names[out]);
+      }
+    }
+  }
+  renamed.apply_to(m);
+  return {std::move(m), std::move(names)};
+}
+
+}  // namespace
+
+TEST_CASE("settled front: runs that begin behind it give the same bits") {
+  std::size_t fewer_draws = 0;
+  for (std::uint64_t seed = 760; seed < 775; ++seed) {
+    test::random_source r(seed);
+    INFO("seed ", seed);
+    const bool open_batch = seed % 2 == 0;
+    const graph::model m = random_network(r, 25, open_batch);
+    std::vector<sample> samples;
+    std::vector<std::vector<tensor>> expected;
+    graph::executor network(m);
+    for (int k = 0; k < 4; ++k) {
+      // Batches of several sizes, if the network takes them.
+      samples.push_back(random_inputs(r, open_batch ? 1 + k % 2 : 1, k % 2 != 0));
+      expected.push_back(network.run(samples.back()));
+    }
+    const auto renamed = renamed_network(m);
+    // Nothing fits; some samples do; all do.
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{4000}, std::size_t{1} << 20}) {
+      INFO("at most ", bytes, " bytes");
+      std::size_t draws = 0;
+      graph::detail::settled_front front(
+          [&draws, source = test::samples_source(samples)]() mutable {
+            ++draws;
+            return source();
+          },
+          {}, nullptr, bytes);
+      const std::size_t last = m.nodes.size() - 3;  // what is behind makes one of the results
+      std::size_t passes = 0;
+      for (std::size_t end = 0; end <= last; end += static_cast<std::size_t>(r.integer(1, 8))) {
+        INFO("settled: ", end, " nodes");
+        // Values keep their meaning in a network where they have other names.
+        const bool by_new_names = r.integer(0, 1) == 0;
+        const graph::model& settled = by_new_names ? renamed.first : m;
+        const graph::detail::settled_front::new_names none;
+        const auto& names = by_new_names ? renamed.second : none;
+        front.advance(settled, names, graph::detail::values_across(m, end));
+        std::size_t k = 0;
+        front.run(settled, names, {m.outputs.back().name}, [&](const std::vector<tensor>& results) {
+          REQUIRE(k < expected.size());
+          CHECK(difference(results, {expected[k++].back()}) == "");
+        });
+        CHECK(k == samples.size());
+        passes += 2;
+      }
+      const std::size_t draws_of_a_pass = samples.size() + 1;
+      CHECK(draws % draws_of_a_pass == 0);
+      if (bytes == 0) {
+        CHECK(draws == passes * draws_of_a_pass);
+      } else if (bytes > 4000) {
+        CHECK(draws == draws_of_a_pass);
+      } else {
+        fewer_draws += draws < passes * draws_of_a_pass ? 1U : 0U;
+      }
+    }
+  }
+  CHECK(fewer_draws > 0);
+}
+
+TEST_CASE("settled front: what is in front is not run again, and missing inputs have names") {
+  model_builder b;
+  b.input("x", {2});
+  b.input("y", {2});
+  const std::string front = b.add("Relu", {"x"});
+  b.output(b.add("Add", {b.add("Neg", {front}), "y"}));
+  const graph::model m = b.get();
+  const auto x = test::floats({2}, {1.0F, -2.0F});
+  const auto y = test::floats({2}, {5.0F, 6.0F});
+  graph::detail::settled_front runner(test::samples_source({{{"x", x}, {"y", y}}}));
+  CHECK(graph::detail::values_across(m, 0) == std::set<std::string>{"x", "y"});
+  CHECK(graph::detail::values_across(m, 1) == std::set<std::string>{front, "y"});
+  CHECK(graph::detail::values_across(m, 3).empty());
+  runner.advance(m, {}, {front, "y", "made nowhere"});
+  // In front there is something else now: it would show if it were run.
+  graph::model other = m;
+  other.nodes[0].op_type = "Exp";
+  std::vector<float> result;
+  runner.run(other, {}, {m.outputs[0].name},
+             [&](const auto& results) { result = test::values_of<float>(results[0]); });
+  CHECK(result == std::vector<float>{4.0F, 6.0F});
+  for (const std::size_t end : {std::size_t{0}, std::size_t{1}}) {  // without a run, and with one
+    test::check_error(detent::error_kind::invalid_argument, {"input 'y' is missing"}, [&] {
+      graph::detail::settled_front without_y(test::samples_source({{{"x", x}}}));
+      without_y.advance(m, {}, graph::detail::values_across(m, end));
+    });
   }
 }

@@ -829,6 +829,36 @@ TEST_CASE("ppq passes: bias correction of images, in blocks, and of layers witho
   CHECK(kept > 0);
 }
 
+TEST_CASE("ppq passes: bias correction draws the samples as often for many layers as for few") {
+  std::set<std::size_t> draws_of_chains;
+  for (const std::size_t length : {std::size_t{2}, std::size_t{5}, std::size_t{17}}) {
+    test::random_source r(62);
+    model_builder b;
+    b.input("x", {2, 6});
+    std::string y = "x";
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::string layer = std::to_string(i);
+      y = b.add("Relu",
+                {b.add("Gemm", {y, b.constant("w" + layer, random_floats(r, {6, 6}, -1.0F, 1.0F)),
+                                b.constant("b" + layer, random_floats(r, {6}, -0.5F, 1.0F))})});
+    }
+    b.output(y);
+    const std::vector<sample> samples = samples_of_x(r, {2, 6}, 3);
+    quantized_graph g = calibrated(b.get(), four_bit_platform(), samples);
+    std::size_t draws = 0;
+    ppq::pass_context c{[&draws, source = samples_source(samples)]() mutable {
+                          ++draws;
+                          return source();
+                        },
+                        {}};
+    const auto blocks = ppq::bias_correction_pass{.block_size = 2}.run(g, c);
+    CHECK(blocks.size() == (length + 1) / 2);
+    draws_of_chains.insert(draws);
+  }
+  // The means of the float network; the inputs, for the float network and for the quantized one.
+  CHECK(draws_of_chains == std::set<std::size_t>{3 * 4});
+}
+
 TEST_CASE("ppq passes: bias correction of a layer that gets no rows leaves it alone") {
   test::random_source r(63);
   model_builder b;

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
+#include <detent/base/elementary_functions.hpp>
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/nncf/compress_weights_options.hpp>
@@ -253,7 +254,10 @@ class activation_aware_scaler {
   [[nodiscard]] std::vector<float> scales_of_exponent(const group_problem& p, double alpha) const {
     std::vector<float> scales(p.magnitudes.size());
     std::transform(p.magnitudes.begin(), p.magnitudes.end(), scales.begin(),
-                   [&](float m) { return std::pow(m, static_cast<float>(alpha)); });
+                   [exponent = static_cast<double>(static_cast<float>(alpha))](float m) {
+                     return static_cast<float>(
+                         detent::detail::portable_power(static_cast<double>(m), exponent));
+                   });
     for (std::size_t k = 0; k < scales.size() && !least_scales_.empty(); ++k) {
       scales[k] = (std::max)(scales[k], least_scales_[p.first + k]);
     }

@@ -44,9 +44,8 @@
 #include <detent/graph/nncf/quantizer_parameters.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/quantize/state_file.hpp>
-#include <detent/graph/rewrite/lower.hpp>
-#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observers/saved_state.hpp>
 
@@ -214,27 +213,30 @@ class bias_corrector {
     return shifts;
   }
 
-  /// Corrects by the full method. Draws the samples once for each layer.
+  /// Corrects by the full method. Draws the samples once; and twice for each layer, if the values
+  /// in front of it need more than settled_front::most_bytes.
   std::vector<bias_shift> run_full(const calibration_source& samples) {
+    model rounded = m_;
+    for (std::size_t k = 0; k < quantizers_.size(); ++k) {
+      if (quantizers_[k].weights_of) {
+        tensor& w = rounded.initializers.at(quantizers_[k].value);
+        w = rounded_weights(w, parameters_[k], quantizers_[k].config);
+      }
+    }
+    graph::detail::settled_front runs(samples, options_);
     std::vector<bias_shift> shifts;
     for (const biased_layer& layer : layers_) {
       const node& n = m_.nodes[layer.node];
-      model network = m_;
-      for (std::size_t k = 0; k < quantizers_.size(); ++k) {
-        if (quantizers_[k].weights_of) {
-          tensor& w = network.initializers.at(quantizers_[k].value);
-          w = rounded_weights(w, parameters_[k], quantizers_[k].config);
-        }
-      }
-      network.outputs = {{n.outputs[0], element_type::f32, false, {}, {}}};
-      remove_unused(network);
-      executor quantized(for_execution(std::move(network)), options_);
+      // The layers behind have their biases behind this node, too.
+      runs.advance(rounded, {}, graph::detail::values_across(rounded, layer.node));
       channel_sums sums(layer.is_convolution);
-      while (const auto inputs = samples()) {
-        sums.add(quantized.run(*inputs)[0]);
-      }
+      runs.run(rounded, {}, {n.outputs[0]},
+               [&](const std::vector<tensor>& results) { sums.add(results[0]); });
       constexpr double eps = 1e-7;
       shifts.push_back(correct(layer, difference(layer, sums), threshold_.value_or(1000.0), eps));
+      const std::string& bias = m_.nodes[layer.bias.node].inputs[layer.bias.input];
+      rounded.nodes[layer.bias.node].inputs[layer.bias.input] = bias;
+      rounded.initializers[bias] = m_.initializers.at(bias);
     }
     return shifts;
   }

@@ -257,6 +257,35 @@ DETENT_GRAPH_DECL std::vector<operator_error> graphwise_error_analysis(
 
 namespace detail {
 
+/// The mean of the errors of results, over results and samples.
+class mean_of_errors {
+ public:
+  explicit mean_of_errors(error_method method) : method_(method) {}
+
+  /// Adds the results of one sample. Those that are not comparable, and those of `quantized` that
+  /// `expected` has no counterpart for, are left out.
+  void add(const std::vector<tensor>& quantized, const std::vector<tensor>& expected) {
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      const tensor q = as_float32(quantized[k]);
+      const tensor f = as_float32(expected[k]);
+      if (is_comparable(q, f)) {
+        sum_ += measure_error(q, f, method_);
+        ++count_;
+      }
+    }
+  }
+  /// Throws invalid_argument, with `what` in the message, if there is nothing to compare.
+  [[nodiscard]] double value(const char* what) const {
+    require(count_ > 0, error_kind::invalid_argument, what, ": the network has no float results");
+    return sum_ / static_cast<double>(count_);
+  }
+
+ private:
+  error_method method_;
+  double sum_ = 0.0;
+  std::size_t count_ = 0;
+};
+
 /// Compares other networks with a float network: the mean error of their float results.
 class result_comparison {
  public:
@@ -264,30 +293,21 @@ class result_comparison {
   result_comparison(const model& float_model, std::vector<run_inputs> inputs,
                     const analysis_options& options)
       : options_(options), inputs_(std::move(inputs)) {
-    value_recorder float_run(float_model, options_.executor);
+    executor float_run(float_model, options_.executor);
     for (const run_inputs& sample : inputs_) {
-      static_cast<void>(float_run.run(sample, {}));
-      expected_.push_back(std::move(float_run.results));
+      expected_.push_back(float_run.run(sample));
     }
   }
 
   /// The mean error over samples and results. Throws invalid_argument, with `what` in the message,
   /// if there is nothing to compare.
   [[nodiscard]] double mean_error(model quantized, const char* what) const {
-    value_recorder quantized_run(simulation(std::move(quantized)), options_.executor);
-    double sum = 0.0;
-    std::size_t count = 0;
+    executor quantized_run(simulation(std::move(quantized)), options_.executor);
+    mean_of_errors mean(options_.method);
     for (std::size_t s = 0; s < inputs_.size(); ++s) {
-      static_cast<void>(quantized_run.run(inputs_[s], {}));
-      for (std::size_t k = 0; k < expected_[s].size(); ++k) {
-        if (is_comparable(quantized_run.results[k], expected_[s][k])) {
-          sum += measure_error(quantized_run.results[k], expected_[s][k], options_.method);
-          ++count;
-        }
-      }
+      mean.add(quantized_run.run(inputs_[s]), expected_[s]);
     }
-    require(count > 0, error_kind::invalid_argument, what, ": the network has no float results");
-    return sum / static_cast<double>(count);
+    return mean.value(what);
   }
 
  private:

@@ -25,8 +25,9 @@
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/ppq/state.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
+#include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
-#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -47,34 +48,28 @@ struct corrected_block {
 
 namespace detail {
 
-/// The part of a network that makes the given values, which become its results.
-[[nodiscard]] inline model network_of(model m, const std::vector<std::string>& values) {
-  m.outputs.clear();
-  for (const std::string& value : values) {
-    m.outputs.push_back({value, element_type::f32, false, {}, {}});
-  }
-  remove_unused(m);
-  return m;
-}
-
 class block_bias_corrector {
  public:
   block_bias_corrector(quantized_graph& g, const executor_options& runner,
-                       std::vector<run_inputs> samples)
-      : g_(g), runner_(runner), samples_(std::move(samples)) {
+                       const calibration_source& samples)
+      : g_(g), float_runs_(samples, runner), quantized_runs_(samples, runner, simulation) {
     for (const std::size_t i : quantized_layers(g_)) {
       means_.emplace(g_.network.nodes[i].outputs[0], sums_of(g_.network.nodes[i]));
     }
-    executor float_executor(g_.float_model, runner_);
-    for (const run_inputs& sample : samples_) {
+    executor float_executor(g_.float_model, runner);
+    bool any = false;
+    while (const auto sample = samples()) {
+      any = true;
       static_cast<void>(
-          float_executor.run(sample, [&](const std::string& name, const tensor& value) {
+          float_executor.run(*sample, [&](const std::string& name, const tensor& value) {
             const auto found = means_.find(name);
             if (found != means_.end()) {
               found->second.add(value);
             }
           }));
     }
+    require(any, error_kind::invalid_argument, "there are no calibration samples");
+    settle(0);
   }
 
   /// Corrects the layers of a block one by one, and takes the corrections back if the loss has
@@ -85,8 +80,9 @@ class block_bias_corrector {
     if (values.empty()) {
       return block;
     }
-    const result_comparison expected(network_of(g_.float_model, values), samples_,
-                                     {.method = error_method::mse, .executor = runner_});
+    std::vector<std::vector<tensor>> expected;
+    float_runs_.run(g_.float_model, {}, values,
+                    [&](const std::vector<tensor>& results) { expected.push_back(results); });
     block.loss_before = loss(values, expected);
     const quantized_graph before = g_;
     for (const std::size_t i : layers) {
@@ -99,11 +95,27 @@ class block_bias_corrector {
     block.kept = block.loss_after <= block.loss_before;
     if (!block.kept) {
       g_ = before;
+      written_.reset();
     }
     return block;
   }
 
+  /// Lets runs begin with the values at node `end`: no bias of a node before it changes any more.
+  void settle(std::size_t end) {
+    const std::set<std::string> across = graph::detail::values_across(g_.network, end);
+    quantized_runs_.advance(written().network, written().computed, across);
+    float_runs_.advance(g_.float_model, {}, across);
+  }
+
  private:
+  /// The QDQ model of the graph as it is now.
+  [[nodiscard]] const qdq_model& written() {
+    if (!written_) {
+      written_ = to_qdq_model(g_);
+    }
+    return *written_;
+  }
+
   /// The quantized values of nodes first .. end - 1 that later nodes or the caller of the network
   /// use.
   [[nodiscard]] std::vector<std::string> values_leaving(std::size_t first, std::size_t end) const {
@@ -124,18 +136,22 @@ class block_bias_corrector {
     return values;
   }
 
-  /// The mean squared error of some values, over values and samples.
+  /// The mean squared error of some values, over values and samples. `expected` has the values of
+  /// the float network for each sample.
   [[nodiscard]] double loss(const std::vector<std::string>& values,
-                            const result_comparison& expected) const {
-    qdq_model q = to_qdq_model(g_);
+                            const std::vector<std::vector<tensor>>& expected) {
     const std::map<std::string, std::string> names =
-        quantized_names(q, {values.begin(), values.end()});
+        quantized_names(written(), {values.begin(), values.end()});
     std::vector<std::string> quantized_values;
     for (const std::string& value : values) {
       quantized_values.push_back(names.at(value));
     }
-    return expected.mean_error(network_of(std::move(q.network), quantized_values),
-                               "bias_correction_pass");
+    mean_of_errors mean(error_method::mse);
+    quantized_runs_.run(written().network, written().computed, quantized_values,
+                        [&, sample = std::size_t{0}](const std::vector<tensor>& results) mutable {
+                          mean.add(results, expected[sample++]);
+                        });
+    return mean.value("bias_correction_pass");
   }
 
   /// The bias of a layer, if it is a constant with a value for each output channel.
@@ -155,16 +171,12 @@ class block_bias_corrector {
   void correct_layer(std::size_t i, const tensor& bias) {
     node& n = g_.network.nodes[i];
     const std::string& value = n.outputs[0];
-    const qdq_model q = to_qdq_model(g_);
-    const auto computed = q.computed.find(value);
-    executor quantized_layer(
-        simulation(
-            network_of(q.network, {computed == q.computed.end() ? value : computed->second})),
-        runner_);
+    const std::map<std::string, std::string>& names = written().computed;
+    const auto computed = names.find(value);
     graph::detail::channel_sums sums = sums_of(n);
-    for (const run_inputs& sample : samples_) {
-      sums.add(quantized_layer.run(sample)[0]);
-    }
+    quantized_runs_.run(written().network, names,
+                        {computed == names.end() ? value : computed->second},
+                        [&](const std::vector<tensor>& results) { sums.add(results[0]); });
     const std::vector<double> shift =
         graph::detail::mean_difference(means_.at(value), sums, n.label());
     if (shift.size() != bias.count()) {
@@ -180,11 +192,13 @@ class block_bias_corrector {
     if (id != no_config) {
       g_.configs.settings(id).variable = n.inputs[bias_slot];
     }
+    written_.reset();
   }
 
   quantized_graph& g_;
-  executor_options runner_;
-  std::vector<run_inputs> samples_;
+  std::optional<qdq_model> written_;  // the graph, until it changes
+  graph::detail::settled_front float_runs_;
+  graph::detail::settled_front quantized_runs_;  // up to the values as operators make them
   std::map<std::string, graph::detail::channel_sums> means_;  // of the outputs of the float layers
 };
 
@@ -227,8 +241,10 @@ struct bias_correction_pass {
             " must not be 0");
     require_order(g);
     quantized_graph next = g;
+    require(static_cast<bool>(context.samples), error_kind::invalid_argument,
+            "there are no calibration samples");
     detail::block_bias_corrector corrector(next, context.executor,
-                                           detail::take_samples(context.samples, steps));
+                                           first_samples(context.samples, steps));
     const std::vector<std::size_t> layers = detail::quantized_layers(g);
     std::vector<corrected_block> blocks;
     for (std::size_t first = 0; first < layers.size(); first += block_size) {
@@ -237,6 +253,9 @@ struct bias_correction_pass {
       blocks.push_back(corrector.correct({layers.begin() + static_cast<std::ptrdiff_t>(first),
                                           layers.begin() + static_cast<std::ptrdiff_t>(last)},
                                          end));
+      if (last < layers.size()) {
+        corrector.settle(end);
+      }
     }
     g = std::move(next);
     return blocks;

@@ -39,6 +39,7 @@
 #include <detent/graph/quantize/network_parts.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observers/saved_state.hpp>
@@ -409,14 +410,13 @@ class bias_corrector {
   }
 
   std::vector<bias_shift> run(const calibration_source& some) {
-    if (options_.kind == bias_correction::full && !nncf()) {
-      return run_parts(some);
+    if (options_.kind == bias_correction::full) {
+      return nncf() ? run_rounded(some) : run_parts(some);
     }
     std::vector<bias_shift> shifts;
     for (const std::size_t i : plan_.layers()) {
       if (has_bias(i)) {
-        shifts.push_back(correct(
-            i, options_.kind == bias_correction::fast ? fast_shift(i) : nncf_shift(i, some)));
+        shifts.push_back(correct(i, fast_shift(i)));
       }
     }
     return shifts;
@@ -551,11 +551,9 @@ class bias_corrector {
                            rounded, n.label());
   }
 
-  /// The shift of each output channel by the rule of NNCF, from runs of the network with rounded
-  /// weights up to the layer.
-  [[nodiscard]] std::vector<double> nncf_shift(std::size_t i,
-                                               const calibration_source& samples) const {
-    const node& n = plan_.float_model().nodes[i];
+  /// Corrects by the full kind with the rule of NNCF: the network has rounded weights and computes
+  /// in float.
+  std::vector<bias_shift> run_rounded(const calibration_source& samples) {
     model network = plan_.float_model();
     unused_names names(network);
     for (const auto& [layer, weights] : p_.layers) {
@@ -564,14 +562,23 @@ class bias_corrector {
       network.initializers[name] = dequantized(weights);
       network.nodes[layer].inputs[1] = name;
     }
-    network.outputs = {{n.outputs[0], element_type::f32, false, {}, {}}};
-    remove_unused(network);
-    executor quantized(for_execution(std::move(network)), runner_);
-    channel_sums sums(is_convolution(n));
-    while (const auto inputs = samples()) {
-      sums.add(quantized.run(*inputs)[0]);
+    settled_front runs(samples, runner_);
+    std::vector<bias_shift> shifts;
+    for (const std::size_t i : plan_.layers()) {
+      if (!has_bias(i)) {
+        continue;
+      }
+      const node& n = plan_.float_model().nodes[i];
+      runs.advance(network, {}, values_across(network, i));
+      channel_sums sums(is_convolution(n));
+      runs.run(network, {}, {n.outputs[0]},
+               [&](const std::vector<tensor>& results) { sums.add(results[0]); });
+      shifts.push_back(
+          correct(i, mean_difference(means_.of(n.outputs[0], is_convolution(n)), sums, n.label())));
+      network.nodes[i].inputs[2] = n.inputs[2];
+      network.initializers[n.inputs[2]] = *plan_.bias(i);
     }
-    return mean_difference(means_.of(n.outputs[0], is_convolution(n)), sums, n.label());
+    return shifts;
   }
 
   [[nodiscard]] bool is_acceptable(std::size_t i, const std::vector<double>& shift) const {
