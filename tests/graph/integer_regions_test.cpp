@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -194,6 +195,72 @@ TEST_CASE("what makes a node impossible to claim is said") {
   m.nodes.back().op_type = "Relu";
   m.nodes.back().inputs.push_back(conv);
   CHECK(reason_of(m, find(m), "Relu").find("2 inputs, expected 1") != std::string::npos);
+}
+
+TEST_CASE("a node with a constant scale that no run accepts is left alone, and only it") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool open_batch : {false, true}) {
+    for (const auto& [scale, said] :
+         {std::pair(0.0F, "scale 0 "), std::pair(-0.5F, "scale -0.5 "),
+          std::pair(infinity, "scale inf "), std::pair(nan, "scale ")}) {
+      random_source r(8);
+      model_builder b;
+      b.input("x", {open_batch ? -1 : 1, 4, 8, 8});
+      const std::string first = quantized_conv(b, r, b.pair("x", 0.05F, 120));
+      const std::string w = random_weights(b, r, "w", {4, 4, 1, 1}, {0.1F, 0.1F, scale, 0.1F});
+      const std::string second = b.pair(b.add("Conv", {first, w}), 0.05F, 120);
+      b.output(quantized_conv(b, r, second));
+      graph::model m = b.get();
+      for (const graph::node& n : m.nodes) {  // as runtimes do: the types do not depend on scales
+        m.values.push_back({n.outputs[0],
+                            n.is("QuantizeLinear") ? element_type::u8 : element_type::f32,
+                            false,
+                            {},
+                            {}});
+      }
+      for (const claim_mode claim : {claim_mode::integer, claim_mode::all}) {
+        const region_search found = find(m, claim);
+        std::size_t refused = 0;
+        for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+          if (found.reasons[i].find("is not a positive finite number") != std::string::npos) {
+            ++refused;
+            CHECK(found.reasons[i].find(said) == 0);
+            CHECK(m.nodes[i].inputs[0] == "w");
+          }
+        }
+        CHECK(refused == 1);
+        std::size_t claimed = 0;
+        std::size_t products = 0;
+        for (const runtimes::integer_region& region : found.regions) {
+          claimed += region.nodes.size();
+          products += region.products;
+          // What is claimed runs.
+          graph::executor part(graph::for_execution(runtimes::model_of(m, region)));
+        }
+        // Without its weights the Conv is one of floats, which is claimed with all others only.
+        CHECK(claimed == m.nodes.size() - (claim == claim_mode::all ? 1 : 2));
+        CHECK(products >= 2);
+      }
+    }
+  }
+  // The scale of a quantizer, of an integer operator, and one of 16 bits that is computed.
+  model_builder b;
+  b.input("x", {1, 4});
+  b.constant("half", make_tensor<std::uint16_t>(element_type::f16, {}, {std::uint16_t{0}}));
+  const std::string none = b.add("Identity", {"half"});
+  const std::string q = b.add("QuantizeLinear", {"x", b.scalar("negative", -1.0F)});
+  b.constant("zero_point", make_tensor<std::uint8_t>(element_type::u8, {}, {std::uint8_t{0}}));
+  const std::string sum = b.add(
+      "QLinearSigmoid", {q, b.scalar("a", 0.1F), "zero_point", b.scalar("c", 0.0F), "zero_point"},
+      {}, "com.microsoft");
+  b.output(b.add("DequantizeLinear", {sum, none}), element_type::f16);
+  const graph::model m = b.get();
+  for (const char* op : {"QuantizeLinear", "QLinearSigmoid", "DequantizeLinear"}) {
+    INFO(op);
+    CHECK(reason_of(m, find(m, claim_mode::all), op).find("is not a positive finite number") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("a product that lowering leaves in float stays outside") {

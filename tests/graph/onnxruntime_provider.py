@@ -183,6 +183,91 @@ def compare(tool, options, failures, folder):
             failures.expect(nodes == of, f"{model.name}: with claim=all, {of - nodes} nodes are left")
             same = [np.array_equal(a, own[name]) for a, name in zip(whole, names)]
             failures.expect(all(same), f"{model.name}, {threads} threads: {same.count(False)} outputs are not those of detent run")
+    nested_graphs(device, failures, folder)
+    impossible_scales(device, failures, folder)
+
+
+def quantized_layers(prefix, x, count, scales=None):
+    """Conv nodes of 8 channels between Q/DQ nodes: (nodes, constants, result)."""
+    random = np.random.default_rng(len(prefix) + count)
+    nodes, constants = [], []
+
+    def constant(name, value):
+        constants.append(numpy_helper.from_array(np.asarray(value), f"{prefix}_{name}"))
+        return constants[-1].name
+
+    scale, zero_point = constant("scale", np.float32(0.03)), constant("zero_point", np.uint8(120))
+
+    def pair(value, name):
+        nodes.append(onnx.helper.make_node("QuantizeLinear", [value, scale, zero_point], [f"{prefix}_{name}_q"]))
+        nodes.append(onnx.helper.make_node("DequantizeLinear", [f"{prefix}_{name}_q", scale, zero_point],
+                                           [f"{prefix}_{name}_dq"]))
+        return nodes[-1].output[0]
+
+    value = pair(x, "x")
+    for k in range(count):
+        w = constant(f"w{k}", random.integers(-127, 128, (8, 8, 3, 3), np.int8))
+        of_w = constant(f"w{k}_scale", np.full(8, 1e-3, np.float32) if scales is None else scales[k])
+        zeros = constant(f"w{k}_zero_point", np.zeros(8, np.int8))
+        nodes.append(onnx.helper.make_node("DequantizeLinear", [w, of_w, zeros], [f"{prefix}_w{k}_dq"], axis=0))
+        nodes.append(onnx.helper.make_node("Conv", [value, f"{prefix}_w{k}_dq"], [f"{prefix}_y{k}"], pads=[1, 1, 1, 1]))
+        value = pair(f"{prefix}_y{k}", f"y{k}")
+    return nodes, constants, value
+
+
+def check_same(failures, what, model, device, report, feeds):
+    """Runs a model with the provider and without it: values may differ by one step of their quantizer."""
+    theirs = example.make_session(model).run(None, feeds)[0]
+    try:
+        own = example.make_session(model, device, options={"report": report}).run(None, feeds)[0]
+        failures.expect(np.abs(own - theirs).max() < 0.031, f"{what}: other values")
+    except Exception as problem:  # its errors have types of their own
+        failures.expect(False, f"{what}: {problem}")
+
+
+def nested_graphs(device, failures, folder):
+    """Regions in a graph and in both branches of an If in it."""
+    image = onnx.helper.make_tensor_value_info
+    nodes, constants, value = quantized_layers("outer", "x", 1)
+    branches = {}
+    for name in ("then_branch", "else_branch"):
+        inner, inner_constants, result = quantized_layers(name, value, 1)
+        branches[name] = onnx.helper.make_graph(inner, name, [], [image(result, onnx.TensorProto.FLOAT, None)],
+                                                inner_constants)
+    nodes.append(onnx.helper.make_node("If", ["flag"], ["y"], **branches))
+    graph = onnx.helper.make_graph(
+        nodes, "nested", [image("x", onnx.TensorProto.FLOAT, ["N", 8, 16, 16]), image("flag", onnx.TensorProto.BOOL, [])],
+        [image("y", onnx.TensorProto.FLOAT, None)], constants)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(folder / "nested.onnx"))
+    x = np.random.default_rng(71).standard_normal((2, 8, 16, 16)).astype(np.float32)
+    report = folder / "nested.txt"
+    for flag in (True, False):
+        check_same(failures, "regions in several graphs", folder / "nested.onnx", device, report,
+                   {"x": x, "flag": np.array(flag)})
+    counts = re.findall(r"(\d+) of \d+ nodes claimed", report.read_text())
+    is_new = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 25)
+    failures.expect(sum(int(n) > 0 for n in counts) == (3 if is_new else 1), f"regions in several graphs: {counts} claimed")
+    failures.expect(is_new == ("ONNX Runtime before 1.25" not in report.read_text()), "the reason of nested graphs")
+
+
+def impossible_scales(device, failures, folder):
+    """A channel whose scale is 0: its layer stays with ONNX Runtime, the others do not."""
+    image = onnx.helper.make_tensor_value_info
+    for batch in ("N", 2):
+        scales = [np.full(8, 1e-3, np.float32) for _ in range(3)]
+        scales[1][5] = 0
+        nodes, constants, value = quantized_layers("layers", "x", 3, scales)
+        graph = onnx.helper.make_graph(nodes, "scales", [image("x", onnx.TensorProto.FLOAT, [batch, 8, 16, 16])],
+                                       [image(value, onnx.TensorProto.FLOAT, None)], constants)
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(model, str(folder / "scales.onnx"))
+        report = folder / "scales.txt"
+        x = np.random.default_rng(72).standard_normal((2, 8, 16, 16)).astype(np.float32)
+        check_same(failures, "a scale of 0", folder / "scales.onnx", device, report, {"x": x})
+        failures.expect("scale 0 is not a positive finite number" in report.read_text(), "the reason of a scale of 0")
+        failures.expect(report.read_text().count(": Conv node") == 3 and "in 2 regions" in report.read_text(),
+                        f"a scale of 0: {report.read_text()}")
 
 
 # -------------------------------------------------------------------------------------- conformance

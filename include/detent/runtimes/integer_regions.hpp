@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
+#include <detent/graph/ops/half_tensor.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/registry.hpp>
@@ -177,6 +180,10 @@ class region_finder {
     } catch (const error& e) {
       return refuse(i, e.what());
     }
+    if (const std::optional<float> scale = impossible_scale(n)) {
+      return refuse(i,
+                    detent::detail::message("scale ", *scale, " is not a positive finite number"));
+    }
     for (const std::vector<std::string>* values : {&n.inputs, &n.outputs}) {
       for (const std::string& value : *values) {
         const element_type type = value.empty() ? element_type::f32 : type_of(value);
@@ -198,6 +205,42 @@ class region_finder {
   [[nodiscard]] static bool is_one_of(const node& n,
                                       std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), n.op_type) != names.end();
+  }
+
+  /// Whether input i of a node, if it is of floats, is a scale, which has to be positive and
+  /// finite.
+  [[nodiscard]] static bool is_scale(const node& n, std::size_t i) {
+    if (is_one_of(n, {"QuantizeLinear", "DequantizeLinear"})) {
+      return i == 1;
+    }
+    if (n.op_type == "DynamicQuantizeMatMul") {
+      return i == 2;
+    }
+    if (n.op_type == "MatMulIntegerToFloat") {
+      return i == 2 || i == 3;
+    }
+    if (n.op_type == "DynamicQuantizeLSTM") {
+      return i == 8 || i == 10;
+    }
+    return n.op_type == "QGemm" || n.op_type.rfind("QLinear", 0) == 0;  // no other floats
+  }
+
+  /// The first constant scale of a node with which each of its runs would fail.
+  [[nodiscard]] std::optional<float> impossible_scale(const node& n) const {
+    for (std::size_t i = 0; i < n.inputs.size(); ++i) {
+      const auto found =
+          is_scale(n, i) && is_constant(n.inputs[i]) ? known_.find(n.inputs[i]) : known_.end();
+      if (found == known_.end() || !found->second.has_data() || !fits_float(found->second.type())) {
+        continue;
+      }
+      const tensor scales = as_float32(found->second);
+      for (const float scale : scales.data<float>()) {
+        if (!std::isfinite(scale) || scale <= 0.0F) {
+          return scale;
+        }
+      }
+    }
+    return std::nullopt;
   }
 
   /// Whether input i is what a DequantizeLinear of 8-bit values makes.

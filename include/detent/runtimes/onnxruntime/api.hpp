@@ -4,11 +4,14 @@
 #ifndef DETENT_RUNTIMES_ONNXRUNTIME_API_HPP
 #define DETENT_RUNTIMES_ONNXRUNTIME_API_HPP
 
+#include <charconv>
 #include <cstddef>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,6 +28,9 @@ namespace runtimes::onnxruntime {
 struct api {
   const OrtApi* core = nullptr;  ///< What programs use.
   const OrtEpApi* ep = nullptr;  ///< What execution providers use.
+  /// Whether a session may have regions in several graphs: those of an If, for example, and the
+  /// graph around it. Releases before 1.25 give them the same name and end with an error.
+  bool names_regions_apart = true;
 
   /// Throws a failure of ONNX Runtime as an error of the kind `io`, with its text.
   void check(OrtStatus* status) const {
@@ -34,6 +40,22 @@ struct api {
     }
   }
 };
+
+/// Whether the release of ONNX Runtime with this text of its version, such as "1.23.2", is at least
+/// 1.`minor`. A text without two numbers counts as a new release.
+[[nodiscard]] inline bool is_at_least(std::string_view version, unsigned minor) {
+  unsigned numbers[2] = {};
+  const char* at = version.data();
+  const char* const end = at + version.size();
+  for (unsigned& number : numbers) {
+    const auto [next, problem] = std::from_chars(at, end, number);
+    if (problem != std::errc()) {
+      return true;
+    }
+    at = next == end ? next : next + 1;
+  }
+  return numbers[0] > 1 || numbers[1] >= minor;
+}
 
 /// What `function` returns through its last argument, a pointer, when it is called with
 /// `arguments`.

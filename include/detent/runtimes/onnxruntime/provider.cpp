@@ -46,7 +46,8 @@ DETENT_EXPORTED OrtStatus* CreateEpFactories(const char* /*registered_name*/,
     return base->GetApi(1)->CreateStatus(
         ORT_FAIL, "detent: this ONNX Runtime is too old; the provider needs 1.23 or later");
   }
-  const provider::api functions{core, core->GetEpApi()};
+  const provider::api functions{core, core->GetEpApi(),
+                                provider::is_at_least(base->GetVersionString(), 25)};
   return provider::as_status(functions, [&] {
     detent::require(most >= 1, detent::error_kind::invalid_argument,
                     "detent: there is no room for a factory");

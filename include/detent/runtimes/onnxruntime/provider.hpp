@@ -4,6 +4,7 @@
 #ifndef DETENT_RUNTIMES_ONNXRUNTIME_PROVIDER_HPP
 #define DETENT_RUNTIMES_ONNXRUNTIME_PROVIDER_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -106,7 +107,12 @@ class provider : public OrtEp {
           ", operators are known up to " + std::to_string(graph::newest_opset));
       return;
     }
-    const region_search found = find_integer_regions(m, options_.regions);
+    region_search found = find_integer_regions(m, options_.regions);
+    if (!found.regions.empty() && !may_have_regions(graph, m)) {
+      found.regions.clear();
+      std::fill(found.reasons.begin(), found.reasons.end(),
+                "ONNX Runtime before 1.25 does not load regions of several graphs");
+    }
     const auto nodes =
         list<const OrtNode*>(api_, api_.core->Graph_GetNumNodes, api_.core->Graph_GetNodes, graph);
     for (const integer_region& region : found.regions) {
@@ -125,6 +131,22 @@ class provider : public OrtEp {
       report_ += report(m, found);
       graph::write_file(options_.report, report_);
     }
+  }
+
+  /// Whether a graph in which regions were found may have them. Where only one graph of a model
+  /// may, that is the outer one, if possible: a graph that takes values of another one has none.
+  /// Those within others are asked first, and the runtime does not tell which ones they are.
+  bool may_have_regions(const OrtGraph* graph, const graph::model& m) {
+    if (api_.names_regions_apart) {
+      return true;
+    }
+    const bool takes_values_of_others =
+        m.inputs.size() > get<std::size_t>(api_, api_.core->Graph_GetNumInputs, graph);
+    if (takes_values_of_others || has_regions_) {
+      return false;
+    }
+    has_regions_ = true;
+    return true;
   }
 
   void compile(const OrtGraph** graphs, const OrtNode** fused, std::size_t count,
@@ -166,6 +188,7 @@ class provider : public OrtEp {
   const provider_options options_;
   thread_source threads_;
   std::string report_;
+  bool has_regions_ = false;  // in a graph of the model
 };
 
 /// The version of the library, as ONNX Runtime shows it.
