@@ -297,6 +297,26 @@ TEST_CASE("bins hold what they say: counts, exact sums, ranges") {
   }
 }
 
+TEST_CASE("the rank of a decimal fraction is that of the decimal number") {
+  // In thousandths of a percent, so that the exact rank is found with integers.
+  for (std::uint64_t thousandths = 0; thousandths <= 100000; thousandths += 1) {
+    const double percent = static_cast<double>(thousandths) / 1000.0;
+    for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{100}, std::uint64_t{999},
+                                      std::uint64_t{1000}, std::uint64_t{12345600}}) {
+      const std::uint64_t exact =
+          (std::max)((thousandths * count + 99999) / 100000, std::uint64_t{1});
+      const std::uint64_t rank = detent::quantile_rank(percent / 100.0, count);
+      if (rank != exact) {
+        INFO(percent, " % of ", count);
+        REQUIRE(rank == exact);
+      }
+    }
+  }
+  CHECK(detent::quantile_rank(std::nextafter(0.5, 1.0), 1ULL << 60) == (1ULL << 59) + 128);
+  CHECK(detent::quantile_rank(0.5 + 0x1p-40, 1000) == 501);
+  CHECK(detent::quantile_rank(1.0, ~std::uint64_t{0}) == ~std::uint64_t{0});
+}
+
 TEST_CASE("an order statistic lies in the range that is given for it") {
   random_source random(4);
   INFO("seed ", random.seed());

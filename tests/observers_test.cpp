@@ -814,6 +814,8 @@ TEST_CASE("isotone needs its second pass, and takes single values") {
   check_error(error_kind::invalid_argument, {"isotone_observer", "second pass"},
               [&] { static_cast<void>(observer.finalize(detent::asymmetric<std::uint8_t>)); });
   observer.begin_phase(1);
+  check_error(error_kind::invalid_argument, {"isotone_observer", "second pass has not seen"},
+              [&] { static_cast<void>(observer.finalize(detent::asymmetric<std::uint8_t>)); });
   observer.observe(detent::tensor_view<const float>(x, std::span<const std::size_t>()));
   CHECK(observer.count_rows() == 1);
   const detent::scale_solution s = observer.finalize(detent::asymmetric<std::uint8_t>);

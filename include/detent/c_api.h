@@ -367,7 +367,8 @@ DETENT_C_API detent_status detent_dynamic_linear(const float* a, size_t lda, siz
                                                  const detent_parallel* parallel);
 /** Multiplies as detent_dynamic_linear() does, for A of another type or layout: `a_type` is
  * DETENT_F32, DETENT_F16 or DETENT_BF16, and element (i, k) is at
- * a[i * row_stride + k * column_stride], where one of the strides is 1. */
+ * a[i * row_stride + k * column_stride], where one of the strides is 1; DETENT_UNSUPPORTED if none
+ * is. */
 DETENT_C_API detent_status detent_dynamic_linear_strided(
     detent_type a_type, const void* a, ptrdiff_t row_stride, ptrdiff_t column_stride, size_t m,
     const detent_weights* weights, float* c, size_t ldc,
@@ -563,8 +564,8 @@ DETENT_C_API void detent_element_params_init(detent_element_params* params);
  * scale and zero point of the element's channel. `x_type` is DETENT_F32, DETENT_F16, DETENT_BF16,
  * DETENT_F8E4M3FN or DETENT_F8E5M2;
  * `q_type` is DETENT_U8, DETENT_S8, DETENT_U16, DETENT_S16, DETENT_U4 or DETENT_S4. NaN gives the
- * zero point; infinities saturate. DETENT_SHAPE_MISMATCH if n is no multiple of channels * inner.
- * `parallel` may be null. */
+ * zero point; infinities saturate. DETENT_SHAPE_MISMATCH if n is no multiple of channels * inner,
+ * or one of these is 0. `parallel` may be null. */
 DETENT_C_API detent_status detent_quantize_elements(detent_type x_type, const void* x, size_t n,
                                                     detent_type q_type, void* q,
                                                     const detent_element_params* params,

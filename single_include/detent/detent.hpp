@@ -33189,16 +33189,23 @@ inline void require_bins_of(std::span<const value_bin> bins, value_range range, 
 }
 
 /// The rank of the quantile `fraction` of `count` values: the smallest rank with at least fraction
-/// * count values at or below it. In double,
+/// * count values at or below it.
 ///
 ///     rank = clamp(ceil(fraction * count), 1, count)
+///
+/// The product is computed in double. If it is within 2^-50 of an integer, relatively, it is that
+/// integer: a decimal fraction such as 0.07 or 99.9 / 100 is no double, and of 100 values or 1000
+/// it would be one rank too high.
 ///
 /// Throws invalid_argument if `fraction` is not in [0, 1] or `count` is 0.
 [[nodiscard]] inline std::uint64_t quantile_rank(double fraction, std::uint64_t count) {
   require(fraction >= 0.0 && fraction <= 1.0, error_kind::invalid_argument,
           "quantile_rank: the fraction ", fraction, " is not in [0, 1]");
   require(count > 0, error_kind::invalid_argument, "quantile_rank: there are no values");
-  const double rank = std::ceil(fraction * static_cast<double>(count));
+  const double product = fraction * static_cast<double>(count);
+  const double nearest = std::round(product);
+  const double rank =
+      std::fabs(product - nearest) <= product * 0x1p-50 ? nearest : std::ceil(product);
   return rank < 1.0                           ? 1
          : rank >= static_cast<double>(count) ? count
                                               : (std::min)(static_cast<std::uint64_t>(rank), count);
@@ -40658,7 +40665,7 @@ class isotone_observer {
 
   /// The scale and zero point, with the evidence that the class describes. Throws
   /// invalid_argument if `scheme` is not that of the options, if the second pass of an asymmetric
-  /// scheme has not begun, or if nothing, a NaN or an infinity was seen.
+  /// scheme has not begun or has seen nothing, or if nothing, a NaN or an infinity was seen.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
@@ -40666,6 +40673,8 @@ class isotone_observer {
     const value_range seen = range_.range("isotone_observer");
     require(second_ || scheme.symmetric, error_kind::invalid_argument,
             "isotone_observer: the second pass has not begun");
+    require(rows_ > 0 || !second_, error_kind::invalid_argument,
+            "isotone_observer: the second pass has not seen the data of the first");
     scale_solution s;
     s.params = params_from_range(seen, scheme);
     s.evidence.method = "isotone";

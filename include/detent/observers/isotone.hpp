@@ -155,7 +155,7 @@ class isotone_observer {
 
   /// The scale and zero point, with the evidence that the class describes. Throws
   /// invalid_argument if `scheme` is not that of the options, if the second pass of an asymmetric
-  /// scheme has not begun, or if nothing, a NaN or an infinity was seen.
+  /// scheme has not begun or has seen nothing, or if nothing, a NaN or an infinity was seen.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     require(
         scheme.symmetric == options_.scheme.symmetric && scheme.levels == options_.scheme.levels,
@@ -163,6 +163,8 @@ class isotone_observer {
     const value_range seen = range_.range("isotone_observer");
     require(second_ || scheme.symmetric, error_kind::invalid_argument,
             "isotone_observer: the second pass has not begun");
+    require(rows_ > 0 || !second_, error_kind::invalid_argument,
+            "isotone_observer: the second pass has not seen the data of the first");
     scale_solution s;
     s.params = params_from_range(seen, scheme);
     s.evidence.method = "isotone";

@@ -103,16 +103,23 @@ inline void require_bins_of(std::span<const value_bin> bins, value_range range, 
 }
 
 /// The rank of the quantile `fraction` of `count` values: the smallest rank with at least fraction
-/// * count values at or below it. In double,
+/// * count values at or below it.
 ///
 ///     rank = clamp(ceil(fraction * count), 1, count)
+///
+/// The product is computed in double. If it is within 2^-50 of an integer, relatively, it is that
+/// integer: a decimal fraction such as 0.07 or 99.9 / 100 is no double, and of 100 values or 1000
+/// it would be one rank too high.
 ///
 /// Throws invalid_argument if `fraction` is not in [0, 1] or `count` is 0.
 [[nodiscard]] inline std::uint64_t quantile_rank(double fraction, std::uint64_t count) {
   require(fraction >= 0.0 && fraction <= 1.0, error_kind::invalid_argument,
           "quantile_rank: the fraction ", fraction, " is not in [0, 1]");
   require(count > 0, error_kind::invalid_argument, "quantile_rank: there are no values");
-  const double rank = std::ceil(fraction * static_cast<double>(count));
+  const double product = fraction * static_cast<double>(count);
+  const double nearest = std::round(product);
+  const double rank =
+      std::fabs(product - nearest) <= product * 0x1p-50 ? nearest : std::ceil(product);
   return rank < 1.0                           ? 1
          : rank >= static_cast<double>(count) ? count
                                               : (std::min)(static_cast<std::uint64_t>(rank), count);

@@ -228,9 +228,12 @@ class settled_front {
       }
     }
     std::erase_if(m.inputs, [&](const value_info& v) { return given.count(v.name) == 0; });
+    std::set<std::string> declared;
+    for (const value_info& v : m.inputs) {
+      declared.insert(v.name);
+    }
     for (const auto& [name, t] : given) {
-      if (std::none_of(m.inputs.begin(), m.inputs.end(),
-                       [&](const value_info& v) { return v.name == name; })) {
+      if (declared.count(name) == 0) {
         m.inputs.push_back({name, t.type(), false, {}, {}});
       }
     }

@@ -172,10 +172,11 @@ class executor {
   }
 
   static void check_input(const value_info& v, const tensor& t) {
-    require(
-        t.defined() && t.has_data() && (v.type == element_type::undefined || t.type() == v.type),
-        error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type), ", given is ",
-        shown(t.type()));
+    require(t.defined() && (v.type == element_type::undefined || t.type() == v.type),
+            error_kind::invalid_argument, "input '", v.name, "' is ", shown(v.type), ", given is ",
+            shown(t.type()));
+    require(t.has_data(), error_kind::invalid_argument, "input '", v.name,
+            "' has a shape, but no elements");
     if (!v.has_shape) {
       return;
     }
