@@ -118,7 +118,8 @@ labelled_data read_labelled_data(const model& m, const std::vector<std::string>&
   require(!m.inputs.empty(), error_kind::invalid_argument,
           "training: the model has no inputs to give samples for");
   require(!samples.is_one_per_run(), error_kind::unsupported, option,
-          ": training takes .npy files whose first axis counts the samples, so that several can "
+          ": training takes .npy and .pb files whose first axis counts the samples, so that "
+          "several can "
           "share a run");
   labelled_data data;
   data.labels = read_label_file(labels, samples.size());

@@ -130,6 +130,24 @@ std::optional<nncf_compression_arguments> nncf_compression_flags::arguments(
       throw usage_error(std::string("--compress has no --") + name);
     }
   }
+  if (a_.mode.rfind("int8", 0) == 0) {
+    for (const std::string& name : names()) {
+      if (name != "compress" && given.count(name) != 0) {
+        throw usage_error("--compress " + a_.mode + " has no --" + name +
+                          ": all layers have 8 bits and a scale for each channel");
+      }
+    }
+    if (given.count("calib") != 0) {
+      throw usage_error("--compress " + a_.mode + " has no --calib: it needs no samples");
+    }
+  }
+  if (a_.group_size && *a_.group_size != -1 && *a_.group_size < 1) {
+    throw usage_error("--group-size " + std::to_string(*a_.group_size) +
+                      ": expected a positive number, or -1 for all inputs of an output");
+  }
+  if (a_.ratio && *a_.ratio == 0.0) {
+    throw usage_error("--ratio 0: expected a number above 0 and at most 1");
+  }
   return a_;
 }
 
@@ -157,6 +175,7 @@ outcome compress_by_nncf(const quantize_arguments& a, const graph::model& m,
   for (const nncf::compressed_weights& layer : done.layers) {
     o.layers += layer.mode ? 1U : 0U;
   }
+  o.ignored_in_vain = std::move(done.ignored_in_vain);
   o.result = std::move(done.result);
   return o;
 }

@@ -118,6 +118,9 @@ nncf_arguments nncf_flags::arguments(const std::set<std::string>& given,
       throw usage_error(std::string("--pipeline nncf has no --") + name);
     }
   }
+  if (given.count("preset") != 0 && a_.mode.rfind("fp8", 0) == 0 && a_.preset == "mixed") {
+    throw usage_error("--mode " + a_.mode + " has no --preset mixed");
+  }
   nncf_arguments a = a_;
   if (compression_) {
     a.compression = compression_->arguments(given);
@@ -159,7 +162,11 @@ void nncf_flags::complete_from_state(nncf_arguments& a, const std::set<std::stri
   if (given.count("model-type") == 0) {
     a.model_type = alpha >= 0.0F ? "transformer" : "none";
   }
-  if (given.count("smooth-quant") == 0) {
+  if (given.count("smooth-quant") != 0 && a.model_type != "transformer") {
+    throw usage_error("--smooth-quant needs --model-type transformer, and the state is of another");
+  }
+  // With a model type that the state does not fit, the default alpha lets the quantization say so.
+  if (given.count("smooth-quant") == 0 && (alpha >= 0.0F || given.count("model-type") == 0)) {
     a.smooth_quant = alpha;
   }
 }

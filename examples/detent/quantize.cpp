@@ -37,6 +37,7 @@
 #include "train.hpp"
 #include "tune.hpp"
 #include "warnings.hpp"
+#include "weight_facts.hpp"
 
 namespace detent_cli {
 namespace {
@@ -182,22 +183,57 @@ std::string counted(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-/// How many weights of a model with compressed weights have 4 bits and 8 bits, as a part of the
-/// summary.
-std::string widths_of_weights(const graph::model& m) {
-  std::size_t of_4 = 0;
-  std::size_t of_8 = 0;
-  for (const node& n : m.nodes) {
-    if (n.op_type == "MatMulNBits") {
-      (n.get_int("bits", 4) == 4 ? of_4 : of_8) += 1;
-    } else if (n.is("DequantizeLinear")) {
-      const graph::tensor* const t = m.initializer(n.inputs[0]);
-      const bool is_4 =
-          t != nullptr && (t->type() == element_type::u4 || t->type() == element_type::s4);
-      (is_4 ? of_4 : of_8) += t != nullptr ? 1U : 0U;
-    }
+/// Warns of weights that are not as the options of a compression or of weight-only quantization
+/// make one expect.
+void warn_of_weights(const quantize_arguments& a, const outcome& o) {
+  const auto warn = [](const std::string& text) {
+    std::fprintf(stderr, "detent: warning: %s\n", one_line(text).c_str());
+  };
+  const nncf_compression_arguments* const compression =
+      a.nncf && a.nncf->compression ? &*a.nncf->compression : nullptr;
+  if (o.layers == 0 || (compression == nullptr && a.approach != "weight-only")) {
+    return;
   }
-  return ": " + std::to_string(of_4) + " of 4 bits, " + std::to_string(of_8) + " of 8 bits";
+  if (!o.ignored_in_vain.empty()) {
+    warn("the weights of " + o.ignored_in_vain[0] +
+         " are compressed although it is ignored: another layer has the same weights");
+  }
+  if (compression != nullptr && compression->mode.rfind("int4", 0) == 0 &&
+      widths_of_weights(o.result).of_4 == 0) {
+    const std::string why =
+        compression->ratio.value_or(1.0) < 1.0 ? "--ratio allows none"
+        : compression->all_layers
+            ? "only MatMul, Gemm and embeddings of matrices may have 4 bits"
+            : "NNCF gives 8 bits to embeddings, convolutions and the last layer (--all-layers lets "
+              "embeddings and the last layer have 4)";
+    warn("no layer has weights of 4 bits: " + why);
+  }
+  const graph::ignored_scope& ignored = compression != nullptr ? a.nncf->ignored : a.scope.ignored;
+  const bool leaves_some = !ignored.names.empty() || !ignored.patterns.empty() ||
+                           !ignored.types.empty() || ignored.first_layer || ignored.last_layer ||
+                           !a.scope.operators.types.empty() || !a.scope.operators.names.empty() ||
+                           (compression != nullptr && compression->backup == "none");
+  const std::string left = leaves_some ? "" : float_layers(o.result, compression != nullptr).text();
+  if (!left.empty()) {
+    warn(left);
+  }
+}
+
+/// What --json says of the weights of a compressed model or of a weight-only one; null for others.
+json_object weights_json(const quantize_arguments& a, const outcome& o) {
+  const bool is_compression = a.nncf && a.nncf->compression;
+  if (!is_compression && a.approach != "weight-only") {
+    return nullptr;
+  }
+  const weight_widths widths = widths_of_weights(o.result);
+  json_object facts = {{"of_4_bits", widths.of_4}, {"of_8_bits", widths.of_8}};
+  if (is_compression) {
+    facts["mode"] = a.nncf->compression->mode;
+  } else {
+    facts["algorithm"] = graph::name(a.weight_algorithm);
+    facts["block_size"] = a.block_size;
+  }
+  return facts;
 }
 
 /// Whether an input is 0 in all samples.
@@ -265,6 +301,7 @@ int quantize(const quantize_arguments& given) {
   }
   graph::model m = read_float_model(a.model, a.read_limits());
   const bool is_static = a.approach == "static";
+  const bool compresses = a.nncf && a.nncf->compression;
   std::optional<sample_set> samples;
   std::optional<sample_set> validation;
   std::vector<std::int64_t> labels;
@@ -325,14 +362,7 @@ int quantize(const quantize_arguments& given) {
   if (is_static && !a.nncf && samples && o.layers > 0) {
     warn_of_samples(m, o, *samples);
   }
-  if (a.nncf && o.layers > 0 && a.nncf->compression &&
-      a.nncf->compression->mode.rfind("int4", 0) == 0 &&
-      widths_of_weights(o.result).find(" 0 of 4 bits") != std::string::npos) {
-    std::fprintf(
-        stderr,
-        "detent: warning: no layer has weights of 4 bits: NNCF gives 8 bits to embeddings, "
-        "convolutions and the last layer (--all-layers compresses them alike)\n");
-  }
+  warn_of_weights(a, o);
   if (o.layers > 0 && !a.calibration.empty() && !was_read && a.report.empty()) {
     std::fprintf(stderr, "detent: warning: nothing has used the samples of --calib\n");
   }
@@ -360,27 +390,32 @@ int quantize(const quantize_arguments& given) {
                        {"noise_after", s.noise_after},
                        {"kept", s.kept}});
     }
-    print_json({{"model", a.model},
-                {"output", a.output},
-                {"bytes_before", before},
-                {"bytes_after", after},
-                {"external_data", external_data_json(written)},
-                {"samples", used},
-                {"layers", o.layers},
-                {"quantized_tensors", tensors},
-                {"approach", a.approach},
-                {"format", a.format},
-                {"granularity", a.weights.per_channel ? "per-channel" : "per-tensor"},
-                {"pipeline", a.nncf ? "nncf" : "auto"},
-                {"method", is_static && !a.nncf ? json_object(a.method) : json_object(nullptr)},
-                {"steps", steps},
-                {"budget_ended", std::any_of(o.steps.begin(), o.steps.end(),
-                                             [](const auto& s) { return s.is_end_of_budget; })},
-                {"bias_correction_taken_back", o.parts && o.parts->bias_correction_taken_back},
-                {"accuracy", accuracy_json(o)},
-                {"not_run", o.parts ? json_object(o.parts->not_run) : json_object::array()},
-                {"activations", parameters_json(o)},
-                {"target", detent::name(detent::active_target())}});
+    const json_object weights = weights_json(a, o);
+    print_json(
+        {{"model", a.model},
+         {"output", a.output},
+         {"bytes_before", before},
+         {"bytes_after", after},
+         {"external_data", external_data_json(written)},
+         {"samples", used},
+         {"layers", o.layers},
+         {"quantized_tensors", tensors},
+         {"approach", compresses ? "compression" : a.approach},
+         {"format", compresses ? json_object(nullptr) : json_object(a.format)},
+         {"granularity", weights.is_null()
+                             ? json_object(a.weights.per_channel ? "per-channel" : "per-tensor")
+                             : json_object(nullptr)},
+         {"weights", weights},
+         {"pipeline", a.nncf ? "nncf" : "auto"},
+         {"method", is_static && !a.nncf ? json_object(a.method) : json_object(nullptr)},
+         {"steps", steps},
+         {"budget_ended", std::any_of(o.steps.begin(), o.steps.end(),
+                                      [](const auto& s) { return s.is_end_of_budget; })},
+         {"bias_correction_taken_back", o.parts && o.parts->bias_correction_taken_back},
+         {"accuracy", accuracy_json(o)},
+         {"not_run", o.parts ? json_object(o.parts->not_run) : json_object::array()},
+         {"activations", parameters_json(o)},
+         {"target", detent::name(detent::active_target())}});
     return 0;
   }
   if (o.layers > 0) {
@@ -395,8 +430,13 @@ int quantize(const quantize_arguments& given) {
       std::printf("  %s\n", one_line(name).c_str());
     }
   }
+  std::string widths;
+  if (compresses) {
+    const weight_widths w = widths_of_weights(o.result);
+    widths = ": " + std::to_string(w.of_4) + " of 4 bits, " + std::to_string(w.of_8) + " of 8 bits";
+  }
   std::printf("%s: %s%s, %s, %s\n", a.output.c_str(), counted(o.layers, "layer").c_str(),
-              a.nncf && a.nncf->compression ? widths_of_weights(o.result).c_str() : "",
+              widths.c_str(),
               a.approach == "dynamic" ? "activations quantized in each run"
                                       : counted(tensors, "quantized activation").c_str(),
               counted(used, "calibration sample").c_str());

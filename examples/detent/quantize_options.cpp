@@ -124,7 +124,7 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
           "--method", s.method,
           "How ranges of activations are found (minmax|percentile|kl|mse|isotone|...); auto "
           "measures what is best, with equalization and bias correction; it is the "
-          "default unless --bias-correction or --states is given")
+          "default unless --bias-correction, --percentile or --states is given")
       ->check(check_method_name);
   command
       .add_option("--percentile", s.percentile,
@@ -418,6 +418,9 @@ void quantize_options::require_files() {
   }
   if (a_.max_drop && a_.labels.empty()) {
     throw usage_error("--max-drop needs --labels");
+  }
+  if (a_.samples != 0 && a_.calibration.empty() && a_.needs_samples.empty()) {
+    throw usage_error("--samples needs --calib");
   }
   if (a_.needs_samples.empty() && !a_.report.empty()) {
     a_.needs_samples = "--report measures with samples";

@@ -28,6 +28,7 @@ namespace graph = detent::graph;
 /// The outcome of a quantization, and how it came about.
 struct outcome : graph::quantization_outcome {
   std::optional<graph::accuracy_control_result> accuracy;  // only with --max-drop
+  std::vector<std::string> ignored_in_vain;                // only with --compress
 };
 
 /// Samples whose labels are known.

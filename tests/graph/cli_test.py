@@ -812,7 +812,8 @@ class CommandLine(unittest.TestCase):
             self.works(*self.quantize("--pipeline", "nncf", "--mode", mode, output=out))
             accuracy = float(self.works(*self.evaluate(model=out)).splitlines()[-1].split()[1])
             self.assertGreaterEqual(accuracy, least)
-            self.fails(["fp8", "preset mixed"], *self.quantize("--pipeline", "nncf", "--mode", mode, "--preset", "mixed"))
+            self.wrong_usage([f"--mode {mode} has no --preset mixed"],
+                             *self.quantize("--pipeline", "nncf", "--mode", mode, "--preset", "mixed"))
             self.wrong_usage(["--mode " + mode, "--format qoperator"],
                              *self.quantize("--pipeline", "nncf", "--mode", mode, "--format", "qoperator"))
         self.works(*self.quantize("--pipeline", "nncf", "--mode", "int8", output=out))
@@ -840,9 +841,13 @@ class CommandLine(unittest.TestCase):
         first = out.read_bytes()
         self.assertIn(b"MatMulNBits", first)
         self.assertIn("1 layer: 1 of 4 bits, 0 of 8 bits, ", self.works(*int4, "--backup", "none"))
-        self.assertIn("5 layers: 0 of 4 bits", self.warns(["no layer has weights of 4 bits"], *int4, "--ignore", "type:Gemm"))
+        self.assertIn("5 layers: 0 of 4 bits", self.warns(["no layer has weights of 4 bits: only MatMul, Gemm and embeddings"],
+                                                          *int4, "--ignore", "type:Gemm"))
+        facts = json.loads(self.works(*int4, "--json"))
+        self.assertEqual((facts["approach"], facts["format"], facts["granularity"], facts["weights"]),
+                         ("compression", None, None, {"of_4_bits": 1, "of_8_bits": 5, "mode": "int4-asym"}))
         # The only layer that may have 4 bits is all of what the ratio divides.
-        self.warns(["no layer has weights of 4 bits"], *int4, "--ratio", "0.5")
+        self.warns(["no layer has weights of 4 bits: --ratio allows none"], *int4, "--ratio", "0.5")
         self.assertNotIn(b"MatMulNBits", out.read_bytes())
         self.warns(["no layer has weights of 4 bits"], *int4, "--ratio", "0.5", "--sensitivity", "mean-activation-variance",
                    "--calib", CALIBRATION)
@@ -854,8 +859,12 @@ class CommandLine(unittest.TestCase):
         self.works("quantize", MODEL, "-o", out, "--config", config)
         self.assertTrue(first == out.read_bytes())
         self.fails(["group size 48", "64 inputs"], *bare, "--compress", "int4-sym", "--all-layers", "--group-size", 48)
-        self.fails(["int8_asym", "ratio"], *bare, "--compress", "int8-asym", "--ratio", "0.5")
-        self.fails(["int8_asym", "dataset"], *bare, "--compress", "int8-asym", "--calib", CALIBRATION)
+        for more in (["--ratio", "0.5"], ["--group-size", 16], ["--all-layers"], ["--awq"], ["--backup", "none"],
+                     ["--sensitivity", "weight-quantization-error"], ["--scale-estimation"], ["--group-size-fallback", "adjust"],
+                     ["--calib", CALIBRATION]):
+            self.wrong_usage(["--compress int8-asym has no " + more[0]], *bare, "--compress", "int8-asym", *more)
+        for more in (["--group-size", 0], ["--group-size", -2], ["--ratio", 0]):
+            self.wrong_usage([" ".join(map(str, more)) + ": expected"], *bare, "--compress", "int4-sym", *more)
         self.wrong_usage(["--sensitivity max-activation-variance", "--calib"],
                          *int4, "--ratio", "0.5", "--sensitivity", "max-activation-variance")
         self.wrong_usage(["--scale-estimation", "--calib"], *int4, "--scale-estimation")
@@ -863,6 +872,35 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["--compress", "--preset"], *int4, "--preset", "mixed")
         self.wrong_usage(["--pipeline auto", "--compress"], "quantize", MODEL, "-o", out, "--compress", "int8-asym")
         self.wrong_usage(["--compress", "nf4"], *bare, "--compress", "nf4")
+
+    def test_weights_that_stay_or_are_shared(self):
+        out, random = self.folder / "out.onnx", np.random.default_rng(9)
+        matrix, cube = random.normal(size=(32, 32)), random.normal(size=(1, 32, 32))
+
+        def saved(name, *nodes, w=matrix, v=cube):
+            return self.write(name, model(list(nodes), [value_info("x", 4, 32)], [value_info("y", 4, 32)],
+                                          [floats("w", w), floats("v", v)]))
+
+        twice = saved("twice.onnx", node("MatMul", ["x", "w"], ["a"], name="m1"), node("MatMul", ["a", "w"], ["y"], name="m2"))
+        nncf = ["-o", out, "--pipeline", "nncf", "--compress", "int8-sym"]
+        for ignored in ("m1", "m2"):
+            self.warns([ignored, "compressed although it is ignored"], "quantize", twice, *nncf, "--ignore", ignored)
+        third = saved("third.onnx", node("MatMul", ["x", "w"], ["a"], name="m1"), node("MatMul", ["a", "v"], ["y"], name="m2"))
+        text = self.warns(["1 layer stays in float", "'m2'", "[1,32,32]"], "quantize", third, "-o", out, "--approach", "weight-only")
+        self.assertIn("1 layer,", text)
+        config = self.write("ignored.yaml", b"approach: weight-only\nignored:\n  names: [m2]\n")
+        self.works("quantize", third, "-o", out, "--config", config)
+        facts = json.loads(self.warns(["1 layer stays"], "quantize", third, "-o", out, "--approach", "weight-only", "--json",
+                                      "--bits", 8, "--block-size", 16))
+        self.assertEqual((facts["granularity"], facts["weights"]),
+                         (None, {"of_4_bits": 0, "of_8_bits": 1, "algorithm": "rtn", "block_size": 16}))
+        tied = saved("tied.onnx", node("MatMul", ["x", "w"], ["a"], name="m1"), node("Transpose", ["w"], ["t"], name="turn"),
+                     node("MatMul", ["a", "t"], ["y"], name="m2"))
+        out.unlink()
+        self.fails(["'m1'", "'turn'", "from opset 21 on"], "quantize", tied, "-o", out, "--pipeline", "nncf", "--compress", "int4-sym",
+                   "--group-size", 16, "--all-layers")
+        self.assertFalse(out.exists())
+        self.works("quantize", tied, *nncf)
 
     def test_methods(self):
         out = self.folder / "out.onnx"
@@ -1014,6 +1052,9 @@ class CommandLine(unittest.TestCase):
         for algorithm in ("rtn", "hqq"):
             self.wrong_usage(["weight-only", "--calib"],
                              *self.quantize("--approach", "weight-only", "--weight-algorithm", algorithm))
+        for more in (["--approach", "dynamic", "--bias-correction", "none"], ["--approach", "weight-only"],
+                     ["--pipeline", "nncf", "--compress", "int8-sym"]):
+            self.wrong_usage(["--samples needs --calib"], "quantize", MODEL, "-o", out, *more, "--samples", 3)
         self.assertFalse(out.exists())
         # Biases are not corrected for a model that cannot be run, which only the model tells.
         path = self.write("around.onnx", model(
@@ -2322,7 +2363,9 @@ tuning:
 
         from_states = ["quantize", MODEL, "-o", out, *nncf, "--states"]
         self.fails([smooth, "SmoothQuant"], *from_states, smooth, "--ignore", "type:Gemm", "--model-type", "none")
-        self.fails([smooth, "no range"], *from_states, smooth)
+        self.fails([smooth, "no range", "other nodes were ignored"], *from_states, smooth)
+        self.fails([state, "SmoothQuant"], *from_states, state, "--model-type", "transformer")
+        self.wrong_usage(["--smooth-quant", "--model-type transformer"], *from_states, state, "--smooth-quant", "0.5")
         without = self.observe("d.states", *nncf, "--bias-correction", "none")
         self.fails([without, "no means"], *from_states, without)
         self.works(*from_states, without, "--bias-correction", "none")
@@ -2414,8 +2457,11 @@ tuning:
 
     def test_observe_output(self):
         state = self.folder / "a.states"
-        text = self.works("observe", MODEL, "--calib", CALIBRATION, "--method", "isotone", "--samples", "10:20", "-o", state)
-        self.assertRegex(text, rf"^{re.escape(str(state))}: 10 samples observed, round 1 of 2, {state.stat().st_size} bytes\n$")
+        first = self.folder / "first.states"
+        text = self.works("observe", MODEL, "--calib", CALIBRATION, "--method", "isotone", "--samples", "10:20", "-o", first)
+        self.assertRegex(text, rf"^{re.escape(str(first))}: 10 samples observed, round 1 of 2, {first.stat().st_size} bytes\n$")
+        text = self.works("observe", MODEL, "--calib", CALIBRATION, "--states", first, "--samples", "10:13", "-o", state)
+        self.assertIn(": 3 samples observed, round 2 of 2, ", text)
         facts = json.loads(self.works("observe", MODEL, "--calib", CALIBRATION, "-o", state, "--json"))
         self.assertEqual({key: facts[key] for key in ("samples", "round", "rounds", "bytes", "approach", "method")},
                          {"samples": 100, "round": 1, "rounds": 1, "bytes": state.stat().st_size, "approach": "static",

@@ -420,6 +420,48 @@ TEST_CASE("weights that several nodes use are compressed once") {
           (opset == 17 ? 2U : 1U));
     CHECK(done.result.initializer("w") == nullptr);
     check_close(b.get(), done.result, 0.25);
+    CHECK(done.ignored_in_vain.empty());
+    // As in NNCF, an ignored layer does not keep weights in float that another layer has, too.
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      options ignoring = int4(mode::int4_asym, 16);
+      ignoring.ignored_scope.names = {"MatMul_" + std::to_string(i)};
+      const nncf::weight_compression shared = nncf::compress_weights(b.get(), ignoring);
+      CHECK(shared.ignored_in_vain ==
+            std::vector<std::string>{"MatMul node 'MatMul_" + std::to_string(i) + "'"});
+      CHECK(shared.result.initializer("w") == nullptr);
+      if (i == 0) {  // nothing is compressed, because the other layer is the last one
+        ignoring.backup_mode = nncf::backup_mode::none;
+        ignoring.all_layers = false;
+        CHECK(nncf::compress_weights(b.get(), ignoring).ignored_in_vain.empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("groups of weights that another node takes in another way need opset 21") {
+  random_source r(8);
+  const auto with = [&](std::int64_t opset, const std::string& op) {
+    model_builder b(opset);
+    b.constant("w", random_floats(r, {32, 32}, -1.0F, 1.0F));
+    const std::string y = b.add("MatMul", {b.input("x", {4, 32}), "w"});
+    if (op == "Transpose") {
+      b.output(b.add("MatMul", {y, b.add("Transpose", {"w"})}));
+    } else if (op == "turned") {
+      b.output(b.add("Gemm", {y, "w"}, {{"transB", test::number(1)}}));
+    } else {
+      b.output(b.add("Gemm", {y, "w"}, {{"alpha", test::real(0.5F)}}));
+    }
+    return b.get();
+  };
+  for (const char* op : {"Transpose", "turned", "alpha"}) {
+    INFO(op);
+    check_graph_error(error_kind::unsupported, {"MatMul_0", "opset 21", "17"}, [&] {
+      static_cast<void>(nncf::compress_weights(with(17, op), int4(mode::int4_sym, 16)));
+    });
+    const graph::model newer = with(21, op);
+    const graph::model done = nncf::compress_weights(newer, int4(mode::int4_sym, 16)).result;
+    CHECK(done.initializer("w") == nullptr);
+    check_close(newer, done, 0.5);
   }
 }
 

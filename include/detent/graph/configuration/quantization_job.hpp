@@ -273,6 +273,9 @@ class job_maker {
               " 8, whose zero points are integers: with these, it is rtn");
     refuse_if(s_.format == "qoperator", option("format", "qoperator"), {"activation-bits"},
               ": its operators saturate at the ends of their types");
+    refuse_if(weight_only && s_.weight_algorithm == "awq" && s_.weight_scales == "exact-mse",
+              option("weight-algorithm", "awq"), {"weight-scales"},
+              " exact-mse: it finds scales itself");
     refuse_if(s_.approach != "dynamic", approach, {"weights"});
     refuse_if(!is_static, approach,
               {"method", "percentile", "symmetric-activations", "activation-bits", "max-drop"});
@@ -301,6 +304,10 @@ class job_maker {
                               : own.block_size && !weight_only ? "block-size"
                               : own.per_channel && weight_only ? "granularity"
                                                                : nullptr;
+        if (weight_only && s_.weight_algorithm == "hqq" && own.weight_bits == std::size_t{8}) {
+          refuse(in_source(option("weight-algorithm", "hqq")) + " has no bits 8 for operators '" +
+                 rule.pattern + "': its zero points are integers then; with these, it is rtn");
+        }
         if (useless != nullptr) {
           refuse(in_source(approach) + " has no " + useless + " for operators '" + rule.pattern +
                  "'");

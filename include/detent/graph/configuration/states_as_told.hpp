@@ -96,7 +96,7 @@ inline void complete_from_state(quantization_settings& settings, const saved_sta
 /// What observe_as_told() has made.
 struct observed_state {
   std::vector<std::byte> bytes;  ///< The state, to be saved.
-  std::uint64_t samples = 0;     ///< Runs of the model that it has seen in its first round.
+  std::uint64_t samples = 0;     ///< Runs of the model that it has seen in its round.
   std::size_t round = 1;         ///< The round that it is in.
   std::size_t rounds = 1;        ///< The rounds that the methods need.
 };
@@ -139,7 +139,7 @@ DETENT_GRAPH_DECL observed_state observe_as_told(const quantization_job& job, co
     }
     state.observe(samples, first);
   }
-  return {state.save(), state.samples(), state.round(), state.rounds()};
+  return {state.save(), state.samples_of_round(), state.round(), state.rounds()};
 }
 #endif
 

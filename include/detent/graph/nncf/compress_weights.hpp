@@ -231,12 +231,15 @@ class weight_compressor {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const weighted_layer& layer = layers[i];
       const bool is_last = i + 1 == layers.size();
+      const bool is_ignored = ignored_.count(m_.nodes[layer.node].first_output()) != 0;
+      if (is_ignored) {
+        ignored_layers_.push_back(layer);
+      }
       if (known.count(layer.weights) != 0) {
         is_last_left_out_ = is_last;
         continue;
       }
-      const bool is_kept = ignored_.count(m_.nodes[layer.node].first_output()) != 0 ||
-                           positional.count(layer.node) != 0 || !layer.is_supported;
+      const bool is_kept = is_ignored || positional.count(layer.node) != 0 || !layer.is_supported;
       if (is_kept) {
         is_last_left_out_ = is_last;
         left_in_float_.push_back({layer, {}, {}, {}});
@@ -556,6 +559,17 @@ class weight_compressor {
     for (const constant& c : left_in_float_) {
       done.layers.push_back(report_of(c));
     }
+    std::set<std::string> compressed;
+    for (const constant& c : constants_) {
+      if (c.format) {
+        compressed.insert(c.layer.weights);
+      }
+    }
+    for (const weighted_layer& layer : ignored_layers_) {
+      if (compressed.count(layer.weights) != 0) {
+        done.ignored_in_vain.push_back(m_.nodes[layer.node].label());
+      }
+    }
     for (const constant& c : constants_) {
       if (!c.format) {
         continue;
@@ -589,7 +603,8 @@ class weight_compressor {
   std::vector<std::size_t> primary_;         // indices of those with the primary precision
   std::optional<activation_scores> scores_;  // of the inputs, after observe_inputs()
   bool is_last_left_out_ = false;
-  std::set<std::string> ignored_;  // first results of ignored nodes
+  std::set<std::string> ignored_;               // first results of ignored nodes
+  std::vector<weighted_layer> ignored_layers_;  // in their order
 };
 
 }  // namespace detail

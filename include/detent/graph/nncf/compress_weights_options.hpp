@@ -141,8 +141,9 @@ struct compress_weights_options {
   /// The number of weights along the inputs of a layer that share a scale, or -1 for all of them.
   /// By default 128 for 4 bits.
   std::optional<std::int64_t> group_size = {};
-  /// The nodes whose weights stay in float. `first_layer` and `last_layer`, which NNCF does not
-  /// have, select the first and the last layer with constant weights.
+  /// The nodes whose weights stay in float, unless another layer has the same weights.
+  /// `first_layer` and `last_layer`, which NNCF does not have, select the first and the last layer
+  /// with constant weights.
   graph::ignored_scope ignored_scope = {};
   /// Parts of the model that stay in float: all nodes between others.
   std::vector<ignored_subgraph> ignored_subgraphs = {};
@@ -196,6 +197,9 @@ struct compressed_weights {
 struct weight_compression {
   model result;                            ///< The model.
   std::vector<compressed_weights> layers;  ///< All constants that were looked at, in their order.
+  /// Labels of ignored nodes whose weights are compressed nonetheless, because another layer has
+  /// the same: as in NNCF, a constant is stored once.
+  std::vector<std::string> ignored_in_vain;
 };
 
 }  // namespace graph::nncf

@@ -77,6 +77,11 @@ class compressed_constant_writer {
             error_kind::unsupported, n.label(), ": group size ", format.group_size,
             " needs opset 21, and the model has ", m_.opset(),
             ", with which it is a power of two of 16 or more");
+    for (const std::size_t user : links_.consumers(layer.weights)) {
+      require(takes_groups(m_.nodes[user], layer), error_kind::unsupported, n.label(),
+              ": its weights are also an input of ", m_.nodes[user].label(),
+              ", which takes groups only from opset 21 on, and the model has ", m_.opset());
+    }
   }
 
   /// Writes the weights of a layer, for which check() passed.
@@ -155,7 +160,7 @@ class compressed_constant_writer {
     return writer_.add_values(name, type, dims, bytes);
   }
 
-  /// Replaces the layer, and others that use the constant in the same way, by MatMulNBits.
+  /// Replaces the layer, and all others that use the constant, by MatMulNBits.
   void write_products(const weighted_layer& layer, const storage_format& format,
                       const integer_weights& q) {
     const std::size_t reduced = *layer.reduced_axis;
@@ -175,17 +180,16 @@ class compressed_constant_writer {
     }
     m_.opsets.emplace("com.microsoft", 1);
     for (const std::size_t i : links_.consumers(layer.weights)) {
-      const node& n = m_.nodes[i];
-      if (n.inputs.size() >= 2 && n.inputs[1] == layer.weights && is_plain_product(n, layer) &&
-          uses_same_axis(n, reduced)) {
-        replace(i, inputs, layout);
-      }
+      replace(i, inputs, layout);
     }
   }
 
-  /// Whether the node multiplies by the constant along this axis of it.
-  [[nodiscard]] static bool uses_same_axis(const node& n, std::size_t reduced) {
-    return (n.is("Gemm") && n.get_int("transB", 0) != 0 ? 1U : 0U) == reduced;
+  /// Whether a node that uses the weights of the layer can become a MatMulNBits as the layer does:
+  /// it multiplies by them along the same axis, and takes them once.
+  [[nodiscard]] static bool takes_groups(const node& n, const weighted_layer& layer) {
+    const std::size_t axis = n.is("Gemm") && n.get_int("transB", 0) != 0 ? 1 : 0;
+    return n.inputs.size() >= 2 && n.inputs[1] == layer.weights && n.inputs[0] != layer.weights &&
+           is_plain_product(n, layer) && axis == layer.reduced_axis;
   }
 
   /// The codes with a row for each output of the layer, and signed as solvers have them.

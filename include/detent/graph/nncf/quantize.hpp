@@ -526,10 +526,11 @@ class quantizer {
       if (!of.weights_of) {
         const auto found =
             content.ranges.find({of.value, of.config.symmetric, of.config.per_channel});
-        require(found != content.ranges.end(), error_kind::invalid_argument, seen_->name_,
-                ": there is no range of '", of.value, "'",
-                of.config.per_channel ? " for each channel" : "",
-                "; it was collected for other places of quantizers");
+        require(
+            found != content.ranges.end(), error_kind::invalid_argument, seen_->name_,
+            ": there is no range of '", of.value, "'",
+            of.config.per_channel ? " for each channel" : "",
+            "; it was collected for other places of quantizers, as if other nodes were ignored");
         ranges[k] = found->second;
       }
     }

@@ -368,6 +368,10 @@ class calibration_state {
   }
   /// How many samples have been observed, in the first round: calls of a source.
   [[nodiscard]] std::uint64_t samples() const noexcept { return progress_.samples; }
+  /// How many samples have been observed in the round that this state is in.
+  [[nodiscard]] std::uint64_t samples_of_round() const noexcept {
+    return progress_.round == 1 ? progress_.samples : progress_.second_samples;
+  }
   /// Whether there are means for bias correction.
   [[nodiscard]] bool has_means() const noexcept { return means_.has_value(); }
 
