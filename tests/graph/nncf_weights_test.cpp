@@ -448,12 +448,15 @@ TEST_CASE("groups of weights that another node takes in another way need opset 2
       b.output(b.add("MatMul", {y, b.add("Transpose", {"w"})}));
     } else if (op == "turned") {
       b.output(b.add("Gemm", {y, "w"}, {{"transB", test::number(1)}}));
-    } else {
+    } else if (op == "alpha") {
       b.output(b.add("Gemm", {y, "w"}, {{"alpha", test::real(0.5F)}}));
+    } else {
+      const std::vector<std::string> eight(8, y);  // 32 rows, as the weights have
+      b.output(b.add("Gemm", {b.add("Concat", eight, {{"axis", test::number(0)}}), "w", "w"}));
     }
     return b.get();
   };
-  for (const char* op : {"Transpose", "turned", "alpha"}) {
+  for (const char* op : {"Transpose", "turned", "alpha", "twice"}) {
     INFO(op);
     check_graph_error(error_kind::unsupported, {"MatMul_0", "opset 21", "17"}, [&] {
       static_cast<void>(nncf::compress_weights(with(17, op), int4(mode::int4_sym, 16)));

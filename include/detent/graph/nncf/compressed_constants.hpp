@@ -188,8 +188,9 @@ class compressed_constant_writer {
   /// it multiplies by them along the same axis, and takes them once.
   [[nodiscard]] static bool takes_groups(const node& n, const weighted_layer& layer) {
     const std::size_t axis = n.is("Gemm") && n.get_int("transB", 0) != 0 ? 1 : 0;
-    return n.inputs.size() >= 2 && n.inputs[1] == layer.weights && n.inputs[0] != layer.weights &&
-           is_plain_product(n, layer) && axis == layer.reduced_axis;
+    return std::count(n.inputs.begin(), n.inputs.end(), layer.weights) == 1 &&
+           n.inputs.size() >= 2 && n.inputs[1] == layer.weights && is_plain_product(n, layer) &&
+           axis == layer.reduced_axis;
   }
 
   /// The codes with a row for each output of the layer, and signed as solvers have them.

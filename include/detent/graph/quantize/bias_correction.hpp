@@ -672,8 +672,9 @@ DETENT_GRAPH_DECL std::vector<bias_shift> correct_biases(quantization_plan& plan
 /// Corrects the biases of the plan's layers, so that the mean of each output channel is that of the
 /// float model again: bias' = bias + shift, where the shift is the float mean minus the quantized
 /// mean. The fast kind draws the samples once; the full kind draws them twice, and once more for
-/// each layer and each part of the network; between parts, it keeps up to 64 MiB of values, and
-/// runs the network from its inputs for the samples that do not fit. Returns one entry for each
+/// each layer and each part of the network (by NNCF's rule twice in all, or twice more for each
+/// layer if the values in front of it do not fit); between parts, it keeps up to 64 MiB of values,
+/// and runs the network from its inputs for the samples that do not fit. Returns one entry for each
 /// layer that has a bias or may get one, in topological order; layers whose shift the rule rejects
 /// are in it, too. With kind none, nothing changes and the result is empty. Deterministic; the
 /// result does not depend on how many samples are batched in one run.

@@ -75,7 +75,7 @@ class settled_front {
       : samples_(std::move(samples)),
         options_(std::move(options)),
         prepare_(prepare),
-        largest_bytes_(largest_bytes) {}
+        largest_bytes_((std::min)(largest_bytes, options_.max_memory_bytes)) {}
 
   /// Runs a network on all samples, in their order, and calls take() for each one with the values
   /// `results` of the network, given by their names in it.
@@ -132,7 +132,7 @@ class settled_front {
         const auto found = given.find(value);
         require(found != given.end() || i < computed.size(), error_kind::invalid_argument,
                 "input '", value, "' is missing");
-        of_sample[value] = found != given.end() ? found->second : std::move(computed[i++]);
+        of_sample[value] = found != given.end() ? found->second : copied(computed[i++]);
         bytes += of_sample[value].bytes();
       }
       fit = bytes <= largest_bytes_;
@@ -158,6 +158,17 @@ class settled_front {
     std::unique_ptr<executor> whole;
     std::unique_ptr<executor> behind;
   };
+
+  /// A result with storage of its own: a kept result would count against the memory limit of the
+  /// executor, and would keep the buffers of that executor from being released.
+  [[nodiscard]] static tensor copied(const tensor& t) {
+    if (!t.has_data()) {
+      return t;
+    }
+    tensor copy = tensor::allocate(t.type(), t.dims());
+    std::copy_n(t.raw(), t.bytes(), copy.mutable_raw());
+    return copy;
+  }
 
   /// Calls f(number of the sample, its inputs) for each sample. The inputs are null if the values
   /// of all samples are kept.
