@@ -1,9 +1,9 @@
 # What `cmake --install` writes, in components (cmake --install BUILD --component NAME):
 #
-#   dev           headers, the kernels and the graph floor as static libraries, what links the shared library of the C
+#   dev           headers, the kernels and the graph part as static libraries, what links the shared library of the C
 #                 interface, and the files for find_package() and pkg-config
 #   runtime       the shared library of the C interface, for programs that were linked with it
-#   graph_runtime the shared library of the C interface of the graph floor, where it is built; it needs that of runtime
+#   graph_runtime the shared library of the C interface of the graph part, where it is built; it needs that of runtime
 #   tools         the command line tool, where it is built, with its manual page and completion for shells
 #   onnxruntime   the execution provider for ONNX Runtime, where it is built
 
@@ -82,7 +82,7 @@ endfunction()
 detent_pkgconfig(detent "${PROJECT_DESCRIPTION}; header-only" "${pkgconfig_requires}" "${pkgconfig_definitions} -pthread" "-pthread")
 detent_pkgconfig(detent-kernels "The kernels of detent, compiled" "detent = ${PROJECT_VERSION}"
   "-DDETENT_SEPARATE_COMPILATION" "-ldetent_kernels")
-detent_pkgconfig(detent-graph "ONNX models: the graph floor of detent, compiled" "detent-kernels = ${PROJECT_VERSION}"
+detent_pkgconfig(detent-graph "ONNX models: the graph part of detent, compiled" "detent-kernels = ${PROJECT_VERSION}"
   "-DDETENT_GRAPH_SEPARATE_COMPILATION" "-ldetent_graph")
 detent_pkgconfig(detent-c "The C interface of detent" "" "" "-ldetent_c")
 if(TARGET detent_graph_c)

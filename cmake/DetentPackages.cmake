@@ -17,7 +17,7 @@ set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENTS_ALL dev runtime)
 
-set(CPACK_DEBIAN_DEV_DESCRIPTION "This package has what C++20 and C programs are built with: the headers, the kernels\nand the graph floor as static libraries, and the files for find_package() and pkg-config.")
+set(CPACK_DEBIAN_DEV_DESCRIPTION "This package has what C++20 and C programs are built with: the headers, the kernels\nand the graph part as static libraries, and the files for find_package() and pkg-config.")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libdetent-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # The headers of the libraries that detent was configured with; users of detent.hpp compile them.

@@ -4,8 +4,9 @@
  * magnitude, the second one counts magnitudes in 1024 equal bins up to it.
  *
  *   cmake --build build/release --target example_09_observer_plugin
+ *   cd examples/digits
  *   detent quantize digits.onnx -o out.onnx --calib calibration_images.npy \
- *     --plugin build/release/examples/09_observer_plugin.so --method trimmed
+ *     --plugin ../../build/release/examples/09_observer_plugin.so --method trimmed
  */
 #include <math.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Makes single_include/detent/detent.hpp from include/detent/all.hpp: everything of the numerics floor.
+"""Makes single_include/detent/detent.hpp from include/detent/all.hpp: everything of the numeric part.
 
   amalgamate.py                               writes it
   amalgamate.py --check                       exits with 1 if the one in the tree is not what would be written

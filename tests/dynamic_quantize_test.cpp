@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Dynamic quantization equals the range, the parameters and quantize() one after the other.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <set>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <detent/dynamic_linear.hpp>
 #include <detent/dynamic_quantize.hpp>
+#include <detent/fused_dynamic_linear.hpp>
 
 #include "check_error.hpp"
 #include "for_each_target.hpp"
@@ -365,6 +370,109 @@ TEST_CASE("what can't be quantized is an error") {
       rows(largest, {{0, 1}, false});
     });
   });
+}
+
+/// Threads of a caller that do not carry exceptions. One that leaves a task would end the program;
+/// here it is counted.
+struct bare_threads {
+  std::atomic<int>* escaped;
+  void operator()(std::size_t count, const std::function<void(std::size_t)>& body) const {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < count; ++i) {
+      threads.emplace_back([this, &body, i] {
+        try {
+          body(i);
+        } catch (...) {
+          ++*escaped;
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+};
+
+TEST_CASE("rows that can't be quantized are errors of the call, not of its tasks") {
+  using detent::matrix_view;
+  constexpr std::size_t m = 600, k = 32, n = 16;
+  constexpr float largest = std::numeric_limits<float>::max();
+  const std::vector<float> ones(m * k, 1.0F);
+  std::vector<float> two_bad = ones;  // the first one is named
+  two_bad[311 * k + 3] = infinity;
+  two_bad[590 * k] = -infinity;
+  std::vector<float> too_wide = ones;
+  too_wide[400 * k] = -largest;
+  too_wide[400 * k + 1] = largest;
+  const auto weights = detent::pack_weights({std::vector<std::int8_t>(k * n, 1).data(), k, n});
+  const auto codes = detent::pack_int4_weights({std::vector<std::uint8_t>(k * n, 1).data(), k, n});
+  const struct {
+    const std::vector<float>& x;
+    detent::quant_scheme scheme;
+    const char* text;         // of the error for rows of their own
+    const char* text_of_all;  // of the error for one range
+    std::size_t bad;          // a row that must not reach the functor
+  } cases[] = {{two_bad, detent::asymmetric<std::uint8_t>, "the range 1 .. inf is not finite",
+                "the range -inf .. inf is not finite", 311},
+               {too_wide,
+                {{0, 1}, false},
+                "needs a scale that is not finite",
+                "needs a scale that is not finite",
+                400},
+               {ones, {{7, 7}, false}, "grid 7..7 is too small", "grid 7..7 is too small", 0},
+               {ones, {{7, 8}, true}, "grid 7..8 is too small", "grid 7..8 is too small", 0}};
+  std::atomic<int> escaped{0};
+  const detent::parallel_for parallel = bare_threads{&escaped};
+  const auto refuses = [&](const char* text, const auto& call) {
+    test::check_error(detent::error_kind::invalid_argument, {text}, call);
+    CHECK(escaped == 0);
+  };
+  std::vector<std::uint8_t> q(m * k);
+  std::vector<float> scales(m), out(m * n);
+  std::vector<std::int32_t> zero_points(m), sums(m);
+  std::size_t bad = 0;
+  std::atomic<int> wrong_blocks{0};
+  const auto epilogue = detent::fused([&](const detent::product_block<float>& block) {
+    wrong_blocks += block.row() <= bad && bad < block.row() + block.rows() ? 1 : 0;
+  });
+  const auto both = detent::fused(
+      [](const detent::product_block<float>&, const detent::product_block<float>&) {});
+  for_each_target([&] {
+    for (const auto& c : cases) {
+      bad = c.bad;
+      const matrix_view<const float> x(c.x.data(), m, k);
+      // The same values by columns, which are quantized a few rows at a time.
+      std::vector<float> columns(m * k);
+      for (std::size_t i = 0; i < m * k; ++i) {
+        columns[i % k * m + i / k] = c.x[i];
+      }
+      const auto by_columns = matrix_view<const float>(columns.data(), k, m).transposed();
+      const matrix_view<std::uint8_t> to(q.data(), m, k);
+      const auto to_columns = matrix_view<std::uint8_t>(q.data(), k, m).transposed();
+      const matrix_view<float> y(out.data(), m, n);
+      for (const auto& from : {x, by_columns}) {
+        for (const auto& t : {to, to_columns}) {
+          refuses(c.text, [&] {
+            detent::dynamic_quantize_rows<std::uint8_t>(from, t, scales, zero_points, sums,
+                                                        c.scheme, {parallel});
+          });
+        }
+        const detent::dynamic_linear_options options{.lhs_scheme = c.scheme};
+        refuses(c.text, [&] { detent::dynamic_linear(from, weights, y, options, parallel); });
+        refuses(c.text, [&] { detent::dynamic_linear(from, codes, y, options, parallel); });
+        refuses(c.text,
+                [&] { detent::dynamic_linear(from, weights, epilogue, options, parallel); });
+        refuses(c.text, [&] {
+          detent::dynamic_linear(from, weights, weights, both, options, {}, parallel);
+        });
+        refuses(c.text_of_all, [&] {
+          detent::dynamic_linear(from, weights, y, {.per_row = false, .lhs_scheme = c.scheme},
+                                 parallel);
+        });
+      }
+    }
+  });
+  CHECK(wrong_blocks == 0);
 }
 
 TEST_CASE("rows may lie in any way in which no two elements share an address") {

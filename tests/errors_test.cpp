@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string>
@@ -195,6 +196,10 @@ TEST_CASE_TEMPLATE("quantize, dequantize, requantize", Op, ALL_OPERATIONS) {
     check_error(invalid, {Op::name, "null", "12"}, [&] {
       Op::run(in, std::span<output>(static_cast<output*>(nullptr), 12), quant_params{});
     });
+    check_error(invalid, {Op::name, "null", "12"}, [&] {  // two null pointers do not overlap
+      Op::run(std::span<const input>(static_cast<const input*>(nullptr), 12),
+              std::span<output>(static_cast<output*>(nullptr), 12), quant_params{});
+    });
     check_error(invalid, {Op::name, "null", "12"}, [&] {
       Op::run(tensor_view<const input>(nullptr, {3, 4}), out_view, quant_params{});
     });
@@ -224,6 +229,26 @@ TEST_CASE_TEMPLATE("quantize, dequantize, requantize", Op, ALL_OPERATIONS) {
                 [&] { Op::run(in_view, out_view, channel_quant_params{}); });
   }
   CHECK(out.holds());
+}
+
+TEST_CASE("requantize: biases without data") {
+  const std::int32_t sums[4] = {1, 2, 3, 4};
+  std::uint8_t out[4] = {9, 9, 9, 9};
+  constexpr std::int32_t* null = nullptr;
+  check_error(invalid, {"requantize", "null data with 1 biases"}, [&] {
+    detent::requantize(std::span(sums), std::span(out), detent::quant_params{}, {},
+                       std::span<const std::int32_t>(null, 1));
+  });
+  check_error(invalid, {"requantize", "null data with 2 biases"}, [&] {
+    detent::requantize(
+        tensor_view<const std::int32_t>(sums, {2, 2}), tensor_view<std::uint8_t>(out, {2, 2}),
+        channel_quant_params{1, {1.0F, 1.0F}, {0, 0}}, {}, std::span<const std::int32_t>(null, 2));
+  });
+  check_error(mismatch, {"requantize", "2 biases for 1 multipliers"}, [&] {
+    detent::requantize(std::span(sums), std::span(out), detent::quant_params{}, {},
+                       std::span<const std::int32_t>(null, 2));
+  });
+  CHECK(std::count(std::begin(out), std::end(out), 9) == 4);
 }
 
 TEST_CASE("tensor_view") {

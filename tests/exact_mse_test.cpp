@@ -834,3 +834,19 @@ TEST_CASE("exact_mse does not depend on the order of the values") {
   CHECK(first.evidence.objective == second.evidence.objective);
   CHECK(first.evidence.lower_bound == second.evidence.lower_bound);
 }
+
+TEST_CASE("the error of many weighted values on a grid of 16 bits") {
+  // Weights of 2^24 each: their sums times twice the level do not fit 64 bits.
+  constexpr std::size_t count = (std::size_t{1} << 23U) + 4096;
+  std::vector<float> x(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    x[i] = 0.999F + 0.001F * static_cast<float>(i) / static_cast<float>(count);
+  }
+  const std::vector<float> weights(count, 1.0F);
+  const detent::quant_params p{1.0F / 65535.0F, 0};
+  const grid levels{0, 65535};
+  const double weighted = detent::mean_squared_error(distribution(x, weights), p, levels);
+  const double plain = detent::mean_squared_error(distribution(x), p, levels);
+  CHECK(plain > 1e-12);
+  CHECK(std::fabs(weighted - plain) <= 1e-9 * plain);
+}

@@ -219,6 +219,18 @@ TEST_CASE("fake_quantize of views") {
   }
 }
 
+TEST_CASE("views without elements take no time, whatever their other extents are") {
+  constexpr std::size_t many = std::size_t{1} << 47U;
+  for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+    const detent::tensor_view<const float> x(nullptr, {axis == 0 ? 0 : many, axis == 0 ? many : 0});
+    const detent::tensor_view<float> y(nullptr, {axis == 0 ? 0 : many, axis == 0 ? many : 0});
+    fake_quantize(x, y, quant_params{0.5F, 0}, grid{-128, 127});
+    const channel_quant_params one{axis, {}, {}};
+    fake_quantize(x, y, one, grid{-128, 127});
+    fake_quantize_backward(x, x, one, {-128, 127}, y, {}, {});
+  }
+}
+
 // ------------------------------------------------------------------------------------ derivatives
 
 TEST_CASE("derivatives: by hand") {

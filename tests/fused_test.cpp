@@ -10,15 +10,18 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/batch.hpp>
 #include <detent/detent.hpp>
 #include <detent/fused_convolution.hpp>
 #include <detent/fused_dynamic_linear.hpp>
 #include <detent/fused_gemm.hpp>
+#include <detent/kernels/portable/store_sums.hpp>
 #include <detent/row_ranges.hpp>
 
 #include "check_error.hpp"
@@ -657,6 +660,79 @@ TEST_CASE("fused epilogues: wrong arguments are named before anything is compute
   check_error(error_kind::invalid_argument, {"quantize_block", "scale"}, [&] {
     detent::quantize_block(block, matrix_view<u8>(q.data(), 3, 5), {0.0F, 0});
   });
+}
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+/// Stores a row of sums with code for processors and compiler flags that contract products and
+/// sums.
+[[gnu::target("fma"), gnu::optimize("O3", "fp-contract=fast"), gnu::flatten]] void
+store_row_with_fma(const detent::kernels::integer_epilogue& e, const std::uint32_t* sums,
+                   std::size_t count, float* to) {
+  detent::kernels::portable::store_row(e, sums, 0, 0, count, to, 0);
+}
+
+TEST_CASE("a scaled sum is rounded before the residual is added, whatever the compiler may use") {
+  constexpr std::size_t n = 100;
+  random_source random(0xF05ED00D);
+  const std::vector<float> multipliers = random.reals(n, 0.001F, 0.01F);
+  const std::vector<float> residual = random.reals(n, -100.0F, 100.0F);
+  const std::vector<std::int32_t> offsets(n);
+  std::vector<std::uint32_t> sums(n);
+  for (std::uint32_t& sum : sums) {
+    sum = static_cast<std::uint32_t>(random.integer(0, 100000));
+  }
+  detent::kernels::integer_epilogue e;
+  e.output = detent::kernels::integer_output::f32;
+  e.column_offset = offsets.data();
+  e.multiplier = multipliers.data();
+  e.residual = residual.data();
+  e.lower = -infinity;
+  e.upper = infinity;
+  std::vector<float> expected(n), got(n);
+  for (std::size_t j = 0; j < n; ++j) {
+    const float product =
+        detent::detail::rounded_product(static_cast<float>(sums[j]), multipliers[j]);
+    expected[j] = product + residual[j];
+  }
+  if (!__builtin_cpu_supports("fma")) {
+    return;
+  }
+  store_row_with_fma(e, sums.data(), n, got.data());
+  CHECK(difference(got, expected) == "");
+}
+#endif
+
+TEST_CASE("two products have the kernels of one target, whatever set_target() does meanwhile") {
+  // A signed left side shows it: some targets need a copy with 128 added, which others misread.
+  random_source random(0xF05ED00E);
+  constexpr std::size_t m = 5, k = 64, n = 48;
+  const std::vector<s8> a = random.integers<s8>(m * k);
+  const std::vector<s8> w = random.integers<s8>(k * n);
+  const auto weights = detent::pack_weights({w.data(), k, n});
+  const matrix_view<const s8> left(a.data(), m, k);
+  std::vector<float> expected(m * n), first(m * n), second(m * n);
+  detent::gemm(left, weights, matrix_view<float>(expected.data(), m, n));
+  const auto targets = detent::available_targets();
+  const detent::target before = detent::active_target();
+  std::atomic<bool> is_done{false};
+  std::thread changes([&] {
+    for (std::size_t i = 0; !is_done; ++i) {
+      detent::set_target(targets[i % targets.size()]);
+    }
+  });
+  const auto store_both = fused([&](const product_block<float>& x, const product_block<float>& y) {
+    detent::store_block(x, matrix_view<float>(first.data(), m, n));
+    detent::store_block(y, matrix_view<float>(second.data(), m, n));
+  });
+  int wrong = 0;
+  for (int i = 0; i < 2000; ++i) {
+    detent::gemm(left, weights, weights, store_both);
+    wrong += first == expected && second == expected ? 0 : 1;
+  }
+  is_done = true;
+  changes.join();
+  detent::set_target(before);
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("an exception of the functor comes out of the product") {

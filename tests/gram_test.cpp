@@ -392,6 +392,12 @@ TEST_CASE("gram_matrix: whole and diagonal") {
   CHECK(g.divided_by(divisors)(2, 0) == 0.5);
   CHECK(d.divided_by(divisors)(2, 2) == 4.0);
   CHECK((g.divided_by(divisors).diagonal_part() == d.divided_by(divisors)));
+  // Sums beyond the range of doubles.
+  const gram_matrix huge = gram_matrix::from_diagonal(std::vector<double>(4, 1e308));
+  CHECK(huge.mean_diagonal() == 1e308);
+  CHECK(huge.dampened(0.5)(3, 3) == 1.5e308);
+  check_error(error_kind::invalid_argument, {"damping of 10", "infinite"},
+              [&] { static_cast<void>(huge.dampened(10.0)); });
   for (const gram_matrix& m : {g, d}) {
     std::vector<double> y = {1.0, 1.0, 1.0};
     m.add_scaled_column(0, 2.0, y.data(), 0, 2);

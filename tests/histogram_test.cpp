@@ -588,6 +588,23 @@ TEST_CASE("saved histograms whose bins do not fit their range are refused") {
   // The first bin made one of negative values.
   check_error(error_kind::bad_file, {"histogram::load"},
               [&] { static_cast<void>(histogram::load(with(range_at + 16, 0x4000U))); });
+  // Sums that the range does not allow: 1.0 is the largest value, and the smallest one of its bin.
+  // Each bin takes 20 bytes; its sum is behind its number and its count.
+  const auto sum_of_last = saved.size() - 8 - 8;
+  check_error(error_kind::bad_file, {"a bin's sum"},
+              [&] { static_cast<void>(histogram::load(with(sum_of_last, std::uint64_t{1}))); });
+  // Values in the bin below all others of a sign that the range does not have.
+  const float tiny[] = {-1e-12F, 0.0F, 1.0F};
+  const auto below = observed(std::span<const float>(tiny)).save();
+  auto bytes = below;
+  const float zero = 0.0F;
+  std::memcpy(bytes.data() + range_at, &zero, sizeof zero);
+  const std::uint64_t sum =
+      detent::detail::checksum(std::span<const std::byte>(bytes).first(bytes.size() - 8));
+  std::memcpy(bytes.data() + bytes.size() - 8, &sum, 8);
+  CHECK(histogram::load(below) == observed(std::span<const float>(tiny)));
+  check_error(error_kind::bad_file, {"beyond the range"},
+              [&] { static_cast<void>(histogram::load(bytes)); });
 }
 
 TEST_CASE("a distribution leaves out values that are as good as zero") {

@@ -241,6 +241,26 @@ TEST_CASE("batch_extent: the range and the least magnitude; nothing else is a ba
   CHECK(e.range == detent::value_range{-2.0F, 3.0F});
   CHECK(e.least_magnitude == 0.5F);
   CHECK(e.largest_magnitude() == 3.0F);
+  // Saved extents: values of one sign have their least magnitude at an end of the range.
+  constexpr detent::detail::byte_format format{"detentxx", 1};
+  const auto read = [&](const batch_extent& written) {
+    detent::detail::byte_writer out(format);
+    written.write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "test");
+    return batch_extent::read(in);
+  };
+  for (const batch_extent& good :
+       {e, batch_extent{{1.0F, 2.0F}, 1.0F}, batch_extent{{-2.0F, -1.0F}, 1.0F},
+        batch_extent{{0.0F, 2.0F}, 0.0F}, batch_extent{{-2.0F, 1.0F}, 2.0F}}) {
+    CHECK(read(good) == good);
+  }
+  for (const batch_extent& bad :
+       {batch_extent{{1.0F, 2.0F}, 0.5F}, batch_extent{{1.0F, 2.0F}, 1.5F},
+        batch_extent{{-2.0F, -1.0F}, 2.0F}, batch_extent{{-1.0F, 1.0F}, 2.0F}}) {
+    test::check_error(error_kind::bad_file, {"batch_extent"},
+                      [&] { static_cast<void>(read(bad)); });
+  }
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::vector<float>& bad :
        {std::vector<float>(), std::vector<float>{1.0F, std::nanf("")},

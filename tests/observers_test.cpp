@@ -804,6 +804,31 @@ TEST_CASE("exact percentiles need their second pass") {
   observer.begin_phase(1);
   observer.observe(x);
   CHECK(observer.range(true).upper == 2.0F);
+
+  // A second pass over other data: fewer values in the bin of the percentile, or more.
+  std::vector<float> close;
+  for (int i = 1; i <= 100; ++i) {
+    close.push_back(1.0F + static_cast<float>(i) * 1.1920929e-7F);
+  }
+  for (const std::size_t repeats : {std::size_t{1}, std::size_t{2}}) {
+    for (const std::size_t left_out : {std::size_t{0}, std::size_t{1}, std::size_t{40}}) {
+      detent::percentile_observer o({.percentile = 60.0, .exact = true});
+      o.observe(close);
+      o.begin_phase(1);
+      for (std::size_t k = 0; k < repeats; ++k) {
+        o.observe(std::span(close).subspan(left_out));
+      }
+      if (repeats == 1 && left_out == 0) {
+        CHECK(o.range(true).upper == close[59]);
+        CHECK(o.range(false) == detent::value_range{close[40], close[59]});
+        continue;
+      }
+      for (const bool symmetric : {false, true}) {
+        check_error(error_kind::invalid_argument, {"percentile_observer", "the data of the first"},
+                    [&] { static_cast<void>(o.range(symmetric)); });
+      }
+    }
+  }
 }
 
 TEST_CASE("isotone needs its second pass, and takes single values") {
@@ -920,6 +945,22 @@ TEST_CASE("counters of a moving average and of samples stop at their end") {
   samples.observe(std::vector<float>{1.0F});
   samples.merge(samples);
   CHECK(samples.count() == most);
+
+  // Samples whose upper end is below the lower one.
+  for (const floats& upper : {floats{1.0F, 6.0F}, floats{4.0F, 5.0F}}) {
+    check_error(error_kind::bad_file, {"sample_range_observer", "ends below"}, [&] {
+      read(samples, [&](auto& out) {
+        out.put(static_cast<std::uint8_t>(detent::sample_aggregator::mean));
+        out.put(std::uint64_t{2});
+        detent::histogram ends;
+        ends.observe(floats{3.0F, 5.5F});
+        ends.write(out);
+        detent::histogram others;
+        others.observe(upper);
+        others.write(out);
+      });
+    });
+  }
 }
 
 TEST_CASE("exact percentiles of values of one sign count from the right end") {
@@ -1138,6 +1179,16 @@ TEST_CASE("ranges are never the wrong way round") {
     }
     CHECK(o.range().lower <= o.range().upper);
     CHECK(o.finalize(detent::asymmetric<std::uint8_t>).scale > 0.0F);
+  }
+  // A percentile that is 50 to quantile_rank(), but over 50.
+  for (const bool exact : {false, true}) {
+    for (const floats& x : {floats{1.0F, 3.0F}, floats{1.0F, 2.0F, 3.0F}}) {
+      any_observer middle{
+          detent::percentile_observer({.percentile = std::nextafter(50.0, 100.0), .exact = exact})};
+      run_phases(middle, std::vector<int>{0},
+                 [&](int) { middle.observe(std::span<const float>(x)); });
+      CHECK(middle.finalize(detent::asymmetric<std::uint8_t>).params.scale > 0.0F);
+    }
   }
   detent::moving_average_observer average(1.0);
   average.observe(floats{-1.0F, 1e20F});

@@ -162,7 +162,7 @@ TEST_CASE("what is prepared is what products use") {
     for_each_target([&] {
       const auto packed = detent::pack_weights({w.data(), k, n}, {}, pool.parallel());
       packed.prepare(pool.parallel());
-      packed.prepare(pool.parallel());  // which changes nothing
+      packed.prepare(pool.parallel());  // makes nothing again
       const auto slices = packed.slices();
       std::vector<float> right(m * n), out(m * n);
       detent::gemm(matrix_view<const std::uint8_t>(lhs.data(), m, k), lazy,
@@ -173,6 +173,31 @@ TEST_CASE("what is prepared is what products use") {
       CHECK(packed.slices().data() == slices.data());
     });
   }
+}
+
+TEST_CASE("weights that are prepared are not prepared again") {
+  random_source random(67);
+  INFO("seed ", random.seed());
+  constexpr std::size_t k = 700, n = 333;
+  const auto w = random.integers<std::int8_t>(k * n);
+  for_each_target([&] {
+    std::size_t tasks = 0;
+    const detent::parallel_for counts = backwards{&tasks};
+    const auto packed = detent::pack_weights({w.data(), k, n});
+    packed.prepare(counts);
+    const bool makes_pairs =
+        detent::detail::active<detent::kernels::integer_product_kernels>().adds_pairs;
+    CHECK((tasks > 0) == makes_pairs);
+    tasks = 0;
+    packed.prepare(counts);
+    CHECK(tasks == 0);
+    const auto used = detent::pack_weights({w.data(), k, n});
+    static_cast<void>(used.corrected_pairs());  // makes the pairs
+    const auto copy = used;
+    copy.prepare(counts);
+    CHECK(tasks == 0);
+    CHECK(same_pairs(used, packed));
+  });
 }
 
 TEST_CASE("slices of weights are the weights") {

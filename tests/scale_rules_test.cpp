@@ -248,6 +248,10 @@ TEST_CASE("nncf, symmetric") {
       // The doubled end must fit a float.
       {"huge", {-0x1.fcp+126F, 0.0F}, narrow_s8, {0x1p+120F, 0}},
       {"huge, unsigned", {0.0F, flt_max}, symmetric_u8, {flt_max_over_255, 0}},
+      // FLT_EPSILON is the smallest scale: low / scale is -8e-5 * 65536 / 65534 * 2^23 = -671.1.
+      {"smallest scale, 16 bits", {0.0F, 1e-6F}, {{-32768, 32767}, true}, {0x1p-23F, -32097}},
+      {"smallest scale, narrow", {0.0F, 1e-6F}, {{-32767, 32767}, true}, {0x1p-23F, -32096}},
+      {"smallest scale, unsigned", {0.0F, 1e-6F}, {{0, 65535}, true}, {0x1p-23F, 0}},
   };
   check_vectors(scale_rule::nncf, vectors);
 }

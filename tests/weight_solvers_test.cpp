@@ -831,6 +831,15 @@ TEST_CASE("GPTQ: singular Gram matrices") {
   CHECK(damping_needed(2 * rounding) == 1e-6);
   CHECK(damping_needed(rounding) == 1e-6);
 
+  // Definite from a damping of 0.6 on: 1 is the last one tried, whatever the first one was.
+  for (const double damping : {0.0, 0.01, 0.03, 0.5, 1.0}) {
+    const std::vector<double> nearly_definite = {1.0, 1.6, 1.6, 1.0};
+    const auto last =
+        detent::gptq(matrix(two, 2), gram_matrix::from_matrix({nearly_definite.data(), 2, 2}),
+                     format, {.damping = damping});
+    CHECK(last.evidence.damping == 1.0);
+  }
+
   // Not a Gram matrix at all.
   const std::vector<double> indefinite = {1.0, 5.0, 5.0, 1.0};
   check_error(error_kind::invalid_argument, {"gptq", "positive definite"}, [&] {
@@ -908,7 +917,7 @@ TEST_CASE("HQQ lowers its own objective") {
     CHECK(q.evidence.objective <= q.evidence.nearest_objective);
     // Where a zero is rounded on one side only, its power is not near zero.
     CHECK(is_close(q.evidence.objective, norm(q), 1e-6));
-    CHECK(is_close(q.evidence.nearest_objective, norm(nearest), 1e-2));
+    CHECK(is_close(q.evidence.nearest_objective, norm(nearest), 1e-6));
     CHECK(q.real_zero_points.size() ==
           (options.real_zero_points ? q.params.scales.size() : std::size_t{0}));
     if (q.evidence.kept_nearest == q.params.scales.size()) {
@@ -921,6 +930,38 @@ TEST_CASE("HQQ lowers its own objective") {
   }
   INFO("real zero points: ", found / first, " of nearest rounding");
   CHECK(found < 0.98 * first);
+}
+
+TEST_CASE("HQQ: the evidence is that of the codes, also next to ties") {
+  random_source random(431);
+  INFO("seed ", random.seed());
+  std::size_t kept = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<float> w(16);
+    const float step = random.real(0.01F, 0.1F);
+    for (float& x : w) {  // halves of steps, and what rounding makes of them
+      x = (static_cast<float>(random.integer(-7, 7)) + 0.5F) * step;
+    }
+    w[0] = -7.0F * step;
+    w[1] = 8.0F * step;
+    const weight_format format{.scheme = asymmetric_of(4)};
+    const bool is_real = random.chance(50);
+    const auto q = detent::hqq(matrix(w, 16), format, {.real_zero_points = is_real});
+    double sum = 0.0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double error = std::fabs(static_cast<double>(w[i]) - q.value(0, i));
+      sum += error == 0.0 ? 0.0 : std::pow(error, detent::hqq_options().norm);
+    }
+    CHECK(is_close(q.evidence.objective, sum, 1e-12));
+    const auto nearest = detent::round_to_nearest(
+        matrix(w, 16), gram_matrix::from_diagonal(std::vector<double>(16, 1.0)), format);
+    const bool is_nearest =
+        q.codes == nearest.codes && q.params.zero_points == nearest.params.zero_points &&
+        (!is_real || q.real_zero_points[0] == static_cast<float>(nearest.params.zero_points[0]));
+    CHECK((q.evidence.kept_nearest == 1) == is_nearest);
+    kept += q.evidence.kept_nearest;
+  }
+  CHECK(kept > 0);
 }
 
 TEST_CASE("HQQ: relative residuals do not depend on units") {
@@ -1061,7 +1102,33 @@ TEST_CASE("AWQ: clipping a group is the best of all its ratios") {
   }
 }
 
+TEST_CASE("AWQ: no clip is below the smallest one, however the steps are rounded") {
+  const std::vector<float> w = {1.0F, -1.0F, 0.5F, -0.3F};
+  const gram_matrix g = gram_matrix::from_diagonal(std::vector<double>(4, 1.0));
+  for (const auto& [smallest, step] : {std::pair(1e-6F, 0.3333334F), std::pair(1e-38F, 0.5F)}) {
+    const auto q = detent::awq(matrix(w, 4), g, {.scheme = asymmetric_of(3)},
+                               {.smallest_clip = smallest, .clip_step = step});
+    CHECK(q.weights.evidence.objective <= q.weights.evidence.nearest_objective);
+  }
+}
+
 // ----------------------------------------------------------------------------------- SmoothQuant
+
+TEST_CASE("SmoothQuant: powers of two stay within the clips") {
+  const auto scale_of = [](float a, float w, detent::smooth_quant_options options) {
+    options.power_of_two = true;
+    return detent::smooth_quant_scales(std::vector<float>{a}, matrix(std::vector<float>{w}, 1),
+                                       options)[0];
+  };
+  CHECK(scale_of(1000.0F, 1e-3F, {.largest = 100.0F}) == 64.0F);
+  CHECK(scale_of(1e-10F, 1.0F, {.smallest = 1e-5F}) == 0x1p-16F);
+  CHECK(scale_of(3.3e38F, 1.0F, {.alpha = 1.0F}) == 0x1p127F);
+  // Without clips the nearest one in the logarithm: sqrt(2) is the middle between 1 and 2.
+  CHECK(scale_of(1.41F, 1.0F, {.alpha = 1.0F}) == 1.0F);
+  CHECK(scale_of(1.42F, 1.0F, {.alpha = 1.0F}) == 2.0F);
+  // No power of two is left: the one below.
+  CHECK(scale_of(10.0F, 1.0F, {.alpha = 1.0F, .smallest = 5.0F, .largest = 6.0F}) == 4.0F);
+}
 
 TEST_CASE("SmoothQuant: the formula and its clips") {
   const std::vector<float> a = {16.0F, 4.0F, 0.0F, 1.0F, 3e38F};

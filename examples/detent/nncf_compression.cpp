@@ -176,6 +176,7 @@ outcome compress_by_nncf(const quantize_arguments& a, const graph::model& m,
     o.layers += layer.mode ? 1U : 0U;
   }
   o.ignored_in_vain = std::move(done.ignored_in_vain);
+  o.scaled_layers = done.scaled_layers;
   o.result = std::move(done.result);
   return o;
 }

@@ -230,6 +230,7 @@ outcome quantize_by_nncf(const quantize_arguments& a, const graph::model& m,
   for (const nncf::placed_quantizer& quantizer : q.quantizers) {
     o.layers += quantizer.weights_of ? 1U : 0U;
   }
+  o.ignored_in_vain = std::move(q.ignored_in_vain);
   o.result = std::move(q.result);
   if (a.format == "qoperator") {
     graph::to_qoperator(o.result);

@@ -183,20 +183,24 @@ std::string counted(std::uint64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-/// Warns of weights that are not as the options of a compression or of weight-only quantization
-/// make one expect.
+/// Warns of weights that are not as the options make one expect.
 void warn_of_weights(const quantize_arguments& a, const outcome& o) {
   const auto warn = [](const std::string& text) {
     std::fprintf(stderr, "detent: warning: %s\n", one_line(text).c_str());
   };
   const nncf_compression_arguments* const compression =
       a.nncf && a.nncf->compression ? &*a.nncf->compression : nullptr;
-  if (o.layers == 0 || (compression == nullptr && a.approach != "weight-only")) {
-    return;
-  }
   if (!o.ignored_in_vain.empty()) {
-    warn("the weights of " + o.ignored_in_vain[0] +
-         " are compressed although it is ignored: another layer has the same weights");
+    warn("the weights of " + o.ignored_in_vain[0] + " are " +
+         (compression != nullptr ? "compressed" : "quantized") +
+         " although it is ignored: another layer has the same weights");
+  }
+  // NNCF and accuracy control leave layers in float on purpose, and other warnings say why nodes
+  // could not be run.
+  const bool says_what_is_left =
+      a.nncf ? compression != nullptr : !o.accuracy && (!o.parts || o.parts->not_run.empty());
+  if (o.layers == 0 || !says_what_is_left) {
+    return;
   }
   if (compression != nullptr && compression->mode.rfind("int4", 0) == 0 &&
       widths_of_weights(o.result).of_4 == 0) {
@@ -207,13 +211,18 @@ void warn_of_weights(const quantize_arguments& a, const outcome& o) {
             : "NNCF gives 8 bits to embeddings, convolutions and the last layer (--all-layers lets "
               "embeddings and the last layer have 4)";
     warn("no layer has weights of 4 bits: " + why);
+  } else if (compression != nullptr && compression->awq && o.scaled_layers == 0) {
+    warn(
+        "--awq has scaled nothing: no layer with weights of 4 bits takes the result of an "
+        "activation or of a gated product that nothing else takes");
   }
   const graph::ignored_scope& ignored = compression != nullptr ? a.nncf->ignored : a.scope.ignored;
   const bool leaves_some = !ignored.names.empty() || !ignored.patterns.empty() ||
                            !ignored.types.empty() || ignored.first_layer || ignored.last_layer ||
                            !a.scope.operators.types.empty() || !a.scope.operators.names.empty() ||
                            (compression != nullptr && compression->backup == "none");
-  const std::string left = leaves_some ? "" : float_layers(o.result, compression != nullptr).text();
+  const bool takes_convolutions = compression != nullptr || a.approach != "weight-only";
+  const std::string left = leaves_some ? "" : float_layers(o.result, takes_convolutions).text();
   if (!left.empty()) {
     warn(left);
   }

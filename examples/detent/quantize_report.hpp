@@ -28,7 +28,8 @@ namespace graph = detent::graph;
 /// The outcome of a quantization, and how it came about.
 struct outcome : graph::quantization_outcome {
   std::optional<graph::accuracy_control_result> accuracy;  // only with --max-drop
-  std::vector<std::string> ignored_in_vain;                // only with --compress
+  std::vector<std::string> ignored_in_vain;                // only with --pipeline nncf
+  std::size_t scaled_layers = 0;                           // only with --awq
 };
 
 /// Samples whose labels are known.

@@ -104,10 +104,10 @@ void train_options::add_training() {
       ->check(positive);
   command_.add_option("--optimizer", optimizer_, "sgd|adam|adamw")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
-  command_.add_option("--momentum", t.momentum, "Of the optimizer")->check(momentum);
-  command_.add_option("--weight-decay", t.weight_decay, "Of weights")
+  command_.add_option("--momentum", t.momentum, "Momentum of the optimizer")->check(momentum);
+  command_.add_option("--weight-decay", t.weight_decay, "Weight decay of the optimizer")
       ->check(number_in(0.0, largest, false, "a number of at least 0"));
-  command_.add_option("--schedule", schedule_, "Of the learning rate: constant|cosine|step")
+  command_.add_option("--schedule", schedule_, "Course of the learning rate: constant|cosine|step")
       ->check(CLI::IsMember({"constant", "cosine", "step"}));
   command_
       .add_option("--step-every", t.schedule.step_every, "Steps between two of --schedule step")
@@ -120,7 +120,9 @@ void train_options::add_training() {
   command_
       .add_option("--clip-gradients", clip_gradients_, "Largest norm of the gradients of a step")
       ->check(positive);
-  command_.add_option("--label-smoothing", t.loss.label_smoothing, "Of classes")
+  command_
+      .add_option("--label-smoothing", t.loss.label_smoothing,
+                  "Share of the target that goes to all classes alike")
       ->check(number_in(0.0, 0.999, false, "in [0, 1)"));
   command_
       .add_option("--distill", t.loss.distillation,
@@ -128,7 +130,8 @@ void train_options::add_training() {
       ->expected(0, 1)
       ->default_str("0.5")
       ->check(share);
-  command_.add_option("--temperature", t.loss.temperature, "Of --distill")->check(positive);
+  command_.add_option("--temperature", t.loss.temperature, "Temperature of --distill")
+      ->check(positive);
   command_.add_option(
       "--distill-hidden", t.loss.hidden,
       "Values inside the float model whose mean squared errors are part of the loss "
@@ -144,13 +147,15 @@ void train_options::add_training() {
 }
 
 void train_options::add_quantization() {
-  command_.add_option("--bits-weights", a_.options.weights.bits, "2 to 8 (qat)")
+  command_.add_option("--bits-weights", a_.options.weights.bits, "Bits of weights, 2 to 8 (qat)")
       ->transform(whole_number(2, 8));
-  command_.add_option("--bits-activations", a_.options.activations.bits, "2 to 8 (qat)")
+  command_
+      .add_option("--bits-activations", a_.options.activations.bits,
+                  "Bits of activations, 2 to 8 (qat)")
       ->transform(whole_number(2, 8));
   command_.add_option("--activations", activations_, "Type of activations (qat)")
       ->check(CLI::IsMember({"u8", "s8"}));
-  command_.add_option("--granularity", granularity_, "Weight scales (qat)")
+  command_.add_option("--granularity", granularity_, "Scales of weights (qat)")
       ->check(CLI::IsMember({"per-channel", "per-tensor"}));
   command_
       .add_option("--method", a_.options.method,
@@ -167,7 +172,7 @@ void train_options::add_quantization() {
       });
   command_
       .add_option("--calibration-samples", a_.options.calibration_samples,
-                  "Samples that these are from, at most (qat)")
+                  "Samples that the first ranges are taken from, at most (qat)")
       ->transform(whole_number(1, most_steps));
   command_
       .add_option("--rule", rule_,

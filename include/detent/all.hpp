@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Everything of the numerics floor, for tools and for the single header. <detent/detent.hpp> is
+// Everything of the numeric part, for tools and for the single header. <detent/detent.hpp> is
 // what most callers need, and compiles in a third of the time.
 #ifndef DETENT_ALL_HPP
 #define DETENT_ALL_HPP

@@ -6,14 +6,17 @@
  * c_api_graph.h (ONNX models, in a library of its own).
  *
  * Link the CMake target detent::c (the library detent_c). Each function returns the same bits as
- * the C++ function of the same name without the prefix; the C++ documentation has the details.
+ * the C++ function or class that does the same, whose documentation has the details. Most have its
+ * name behind the prefix.
  *
  * Errors: every function that can fail returns a detent_status. If that is not DETENT_OK, the
  * function has changed nothing but the buffers that it was given to write, and detent_last_error()
- * has a message. No exception leaves the library.
+ * has a message. An observer that ran out of memory may hold a part of the batch; it then refuses
+ * all use but loading a state and freeing. No exception leaves the library.
  *
- * Threads: all functions are thread-safe. Many threads may use one weights or filters object; it
- * may be freed when all of them are done.
+ * Threads: different threads may call any functions at the same time. Weights, filters and models
+ * do not change, so many threads may use one of them; it may be freed when all of them are done.
+ * An observer, a Gram observer or a session serves one thread at a time.
  *
  * Options are structures that begin with their own size. Call the _init function of the structure
  * first, which sets the size and the defaults, then change fields. A library that is newer than the
@@ -54,13 +57,15 @@ typedef enum detent_status DETENT_C_ENUM {
   DETENT_OK = 0,               /**< The function did what it promises. */
   DETENT_INVALID_ARGUMENT = 1, /**< An argument is out of its domain. */
   DETENT_SHAPE_MISMATCH = 2,   /**< Sizes that must agree do not. */
-  DETENT_OVERFLOW = 3,         /**< An exact sum does not fit an output of 32-bit integers. */
+  DETENT_OVERFLOW = 3,         /**< A result, a sum or an error measure does not fit its type. */
   DETENT_UNSUPPORTED = 4,      /**< This build, target or release has no code for the request. */
-  DETENT_OUT_OF_MEMORY = 5,    /**< Memory could not be allocated. */
-  DETENT_INTERNAL = 6,         /**< Another failure, such as an exception from a callback. */
-  DETENT_BAD_FILE = 7,         /**< Bytes are damaged or not what they claim to be. */
-  DETENT_IO = 8,               /**< The operating system refused to read or write a file. */
-  DETENT_CANCELLED = 9         /**< The caller's progress function ended the call. */
+  /** Memory could not be allocated. Sizes in a model that need more memory than there is are
+   * DETENT_BAD_FILE. */
+  DETENT_OUT_OF_MEMORY = 5,
+  DETENT_INTERNAL = 6, /**< Another failure, such as an exception from a callback. */
+  DETENT_BAD_FILE = 7, /**< Bytes are damaged or not what they claim to be. */
+  DETENT_IO = 8,       /**< The operating system refused to read or write a file. */
+  DETENT_CANCELLED = 9 /**< The caller's progress function ended the call. */
 } detent_status;
 
 /** The type of the elements of a buffer. */
@@ -342,7 +347,7 @@ typedef struct detent_dynamic_linear_options {
   size_t size;            /**< Size of the structure in bytes, set by the _init function. */
   int per_row;            /**< Not 0: each row has a range of its own; 0: one range for all rows. */
   int32_t qmin,           /**< Least value of the quantized left side, 0..255. */
-      qmax;               /**< Largest value of the quantized left side, 0..255. */
+      qmax;               /**< Largest value of it, 0..255; qmin 0 and qmax -1 mean 0..255. */
   int symmetric;          /**< Not 0: the range is made symmetric about 0. */
   float lower,            /**< Lower bound of the output. */
       upper;              /**< Upper bound of the output. */
@@ -480,7 +485,7 @@ typedef struct detent_dynamic_convolution_options {
   size_t size;       /**< Size of the structure in bytes, set by the _init function. */
   int per_image;     /**< Not 0: each image has a range of its own; 0: one range for the batch. */
   int32_t qmin,      /**< Least value of the quantized input, 0..255. */
-      qmax;          /**< Largest value of the quantized input, 0..255. */
+      qmax;          /**< Largest value of it, 0..255; qmin 0 and qmax -1 mean 0..255. */
   int symmetric;     /**< Not 0: the range is made symmetric about 0. */
   float lower,       /**< Lower bound of the output. */
       upper;         /**< Upper bound of the output. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /** @file
- * The C interface of the graph floor: reads ONNX models, quantizes them as a text in JSON or YAML
+ * The C interface of the graph part: reads ONNX models, quantizes them as a text in JSON or YAML
  * says, runs them on the integer kernels, writes them.
  *
  * Link the CMake target detent::graph_c (the library detent_graph_c, which brings detent_c along).
@@ -104,8 +104,8 @@ typedef int (*detent_progress)(void* user, const char* step, size_t done, size_t
 
 /** What detent_model_quantize() has done. */
 typedef struct detent_quantize_outcome {
-  size_t size;        /**< Size of the structure in bytes, set by the _init function. */
-  size_t layers;      /**< Number of quantized layers; 0: the model is as it was, or almost. */
+  size_t size;   /**< Size of the structure in bytes, set by the _init function. */
+  size_t layers; /**< Number of quantized layers. 0: no layer was; other nodes may be simplified. */
   size_t activations; /**< Number of activations with parameters of their own (static). */
   size_t not_run;     /**< Nodes that stay in float because they could not be run (static). */
   int bias_correction_taken_back; /**< 1 if correcting biases made the outputs worse, else 0. */
@@ -130,17 +130,18 @@ DETENT_C_API void detent_quantize_options_init(detent_quantize_options* options)
  * sections ignored, operators and tensors, in the form of examples/quantize.yaml; options about
  * files, threads, samples, pipelines of other tools and goals of accuracy are not for it. Layers
  * that cannot be quantized stay as they are, also all of them; options->outcome tells how many are
- * quantized. An empty text means the defaults.
- * `samples` has sample_count * detent_model_input_count() calibration tensors: all inputs of the
- * first run, in the order of the model, then those of the second one, and so on; the library copies
- * what it keeps. It may be null if sample_count is 0 and the approach needs none. A model of
- * float16 or bfloat16 computes in float32 afterwards, with inputs and outputs of the types that it
- * had, if all its operators are known (graph/rewrite/widen_floats.hpp). `options` may be null. On
- * success, `*result` is a new model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT
- * for null, a text that is wrong (the message has the line), and samples that are missing or of
- * another type than the model declares; DETENT_SHAPE_MISMATCH for tensors whose bytes do not fit
- * their shape, or whose shape does not fit the model; DETENT_BAD_FILE if a run exceeds the limits;
- * DETENT_CANCELLED if the progress function said so. */
+ * quantized. An empty text means the defaults of the command: static quantization to QDQ with
+ * scales for each channel and the search of `method: auto`. `samples` has sample_count *
+ * detent_model_input_count() calibration tensors: all inputs of the first run, in the order of the
+ * model, then those of the second one, and so on; the library copies what it keeps. It may be null
+ * if sample_count is 0 and the approach needs none. A model of float16 or bfloat16 computes in
+ * float32 afterwards, with inputs and outputs of the types that it had, if all its operators are
+ * known (graph/rewrite/widen_floats.hpp). `options` may be null. On success, `*result` is a new
+ * model, to be freed with detent_model_free(). DETENT_INVALID_ARGUMENT for null, a text that is
+ * wrong (the message has the line), and samples that are missing or of another type than the model
+ * declares; DETENT_SHAPE_MISMATCH for tensors whose bytes do not fit their shape, or whose shape
+ * does not fit the model; DETENT_BAD_FILE if a run exceeds the limits; DETENT_CANCELLED if the
+ * progress function said so. */
 DETENT_C_API detent_status detent_model_quantize(const detent_model* model, const char* text,
                                                  size_t text_size, const detent_tensor* samples,
                                                  size_t sample_count,

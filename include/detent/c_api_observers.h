@@ -33,8 +33,9 @@ typedef struct detent_scale_evidence {
   double objective;   /**< What the method minimizes, at the parameters that it returns. */
   double lower_bound; /**< No parameters have a smaller objective; 0 if no bound is known. */
   uint64_t count;     /**< Number of values; 0 from observers that do not count them. */
-  float lower,        /**< The smallest value, and the largest one; for moving_average, names */
-      upper;          /**< with mean_, median_ or a tool: the range that was found. */
+  float lower, /**< The smallest value. For moving_average, and for names that begin with mean_,
+                    median_ or a tool (ort., ppq., ...), the lower end of the range found. */
+      upper;   /**< The largest value, or the upper end of that range. */
   double clipped_fraction; /**< Share of the values beyond the ends of the grid, 0..1. */
 } detent_scale_evidence;
 /** Sets the size, and all else to 0. `evidence` must not be null. */
@@ -109,8 +110,8 @@ DETENT_C_API detent_status detent_observer_begin_phase(detent_observer* observer
  * for another number of channels than before. NaN and infinities are counted, and are errors of
  * detent_observer_finalize(); but moving_average and the names that begin with mean_ or median_
  * refuse the batch, which is DETENT_INVALID_ARGUMENT. So do inc.kl, inc.percentile, ort.entropy,
- * ort.percentile and torch.histogram where the range of the values is too long for a float or, but
- * for the last, too short for their bins. A batch that is refused changes nothing. After
+ * ort.percentile and torch.histogram if the range of the values is too long for a float; the first
+ * four also if it is too short for their bins. A batch that is refused changes nothing. After
  * DETENT_OUT_OF_MEMORY the observer may have seen a part of the batch; all functions but
  * detent_observer_load() and detent_observer_free() refuse it then. */
 DETENT_C_API detent_status detent_observer_observe(detent_observer* observer, detent_type type,

@@ -9,7 +9,7 @@
 // observers by name (observer_registry.hpp), rules and arithmetic of other engines
 // (scale_rules.hpp, bias.hpp, rounding.hpp, fixed_point.hpp, power_of_two.hpp,
 // quantized_elementwise.hpp), register-level templates (batch.hpp, simd.hpp). <detent/all.hpp> has
-// all of these. The graph floor is <detent/graph/...>.
+// all of these. The graph part is <detent/graph/...>.
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 

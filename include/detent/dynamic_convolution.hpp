@@ -41,7 +41,6 @@ struct dynamic_convolution_options {
 namespace detail {
 
 /// The body of dynamic_convolve(), for outputs of type T.
-
 template <class T>
 void dynamic_convolve_to(std::span<const float> input, const packed_filters& filters,
                          const window& w, std::span<T> output,
@@ -93,10 +92,10 @@ void dynamic_convolve_to(std::span<const float> input, const packed_filters& fil
 /// target and for every split into threads.
 ///
 /// `w` says how input and output are laid out, as for convolve(); they must not overlap. Throws
-/// what convolve() throws, and invalid_argument for an infinity in the input or a grid outside
-/// 0..255; with per_image, earlier images may have been written when an infinity is found.
-/// Thread-safe. Besides what convolve() uses, the calling thread keeps a quantized copy of the
-/// input (of one image with per_image).
+/// what convolve() throws, and invalid_argument for an infinity in the input, a grid outside
+/// 0..255, and a grid of fewer than two levels (symmetric: three); with per_image, earlier images
+/// may have been written when an infinity is found. Thread-safe. Besides what convolve() uses, the
+/// calling thread keeps a quantized copy of the input (of one image with per_image).
 template <class = void>  // so that it is compiled only where it is called
 void dynamic_convolve(std::span<const float> input, const packed_filters& filters, const window& w,
                       std::span<float> output, const dynamic_convolution_options& options = {},

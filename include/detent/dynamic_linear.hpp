@@ -134,6 +134,9 @@ template <linear_input F>
                                                   const parallel_for& parallel) {
   constexpr const char* where = "dynamic_linear";
   const quant_scheme scheme = checked_scheme<std::uint8_t>(options.lhs_scheme, where);
+  if (lhs.rows != 0 && options.per_row) {
+    static_cast<void>(params_from_range({}, scheme));  // checks the grid before tasks use it
+  }
   epilogue_options epilogue = with_real_terms({}, options);
   if (!options.per_row) {
     const quant_params all = params_of_rows(lhs, scheme, where, parallel);
@@ -144,7 +147,8 @@ template <linear_input F>
 }
 
 /// Quantizes the rows of lhs and calls multiply(left, part) for all parts of the product, on the
-/// threads of `parallel`.
+/// threads of `parallel`. The scheme of the options has been checked (quantized_epilogue). With
+/// per_row, throws if a row cannot be quantized; the part that it is in is not multiplied.
 template <linear_input F, class Product, class Multiply>
 void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Product& product,
                          const epilogue_options& epilogue, const dynamic_linear_options& options,
@@ -155,14 +159,18 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     float scales[kernels::largest_rows_per_call];
     std::int32_t zero_points[kernels::largest_rows_per_call];
   };
+  const quant_scheme scheme{with_whole_range<std::uint8_t>(options.lhs_scheme.levels),
+                            options.lhs_scheme.symmetric};
+  refused_row refused;
+  const auto raise_refused = [&] { refused.raise_if_noted(scheme, "dynamic_quantize_rows"); };
+  // Both return whether all rows could be quantized; they do not throw if not, because threads of
+  // the caller need not carry exceptions.
   const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
                                  float* scales, std::int32_t* zero_points) {
     const matrix_view<const float> block = float_rows(lhs, first, rows);
     if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                            std::span<float>(scales, rows),
-                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-      return;
+      return detail::quantize_rows<std::uint8_t>(
+          {block, {q, rows, lhs.columns}, scales, zero_points, first}, scheme, refused);
     }
     kernels::elementwise_args a;
     a.rows = rows;
@@ -171,19 +179,22 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
     a.scale = &epilogue.lhs_scale;
     a.zero_point = &epilogue.lhs_zero_point;
-    const grid levels = with_whole_range<std::uint8_t>(options.lhs_scheme.levels);
-    a.qmin = levels.qmin;
-    a.qmax = levels.qmax;
+    a.qmin = scheme.levels.qmin;
+    a.qmax = scheme.levels.qmax;
     quantize_row<std::uint8_t>::run(block.data, a, q);
+    return true;
   };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+  const auto quantize_all = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
     // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
     const bool is_converted = !std::same_as<F, float> || is_column_major(lhs);
     const std::size_t step = is_converted ? rows_per_task : rows;
     for (std::size_t i = 0; i < rows; i += step) {
-      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
-                    to.zero_points + i);
+      if (!quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns,
+                         to.scales + i, to.zero_points + i)) {
+        return false;
+      }
     }
+    return true;
   };
   const auto left_of = [&](const quantized_rows& rows) {
     left_part left;
@@ -199,7 +210,8 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
-    quantize_rows(0, lhs.rows, all);
+    static_cast<void>(quantize_all(0, lhs.rows, all));
+    raise_refused();
     const product_parts parts = product.parts(lhs.rows, parallel);
     run_parallel(parallel, parts.size(),
                  [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
@@ -211,9 +223,11 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     leased_memory<std::uint8_t> memory(rows * lhs.columns);
     quantized_rows block;
     block.q = memory.data();
-    quantize_rows(first, rows, block);
-    multiply_part(left_of(block), product_part{first, rows, 0, columns});
+    if (quantize_all(first, rows, block)) {
+      multiply_part(left_of(block), product_part{first, rows, 0, columns});
+    }
   });
+  raise_refused();
 }
 
 }  // namespace detail
@@ -233,9 +247,10 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
 /// threads.
 ///
 /// lhs has dense rows at any row stride or dense columns at any column stride; out has dense rows;
-/// they must not overlap. Throws what gemm() throws, and invalid_argument for an infinity in lhs or
-/// a grid outside 0..255. With per_row, other rows may have been written when an infinity is found.
-/// Thread-safe.
+/// they must not overlap. Throws what gemm() throws, and invalid_argument for an infinity in lhs, a
+/// grid outside 0..255, and a grid of fewer than two levels (symmetric: three). With per_row, other
+/// rows may have been written when an infinity is found, and the error is that of the first row
+/// with one; the calls of `parallel` do not throw for it. Thread-safe.
 ///
 /// Blocks of rows are quantized just before they are multiplied, so that no quantized copy of a
 /// large left side is stored. Besides what gemm() uses, the call allocates O(M) bytes unless

@@ -8,7 +8,8 @@
 //   q      = quantize(x, params)
 //
 // Every value is read twice. A matrix is processed a few rows at a time (as many as make some
-// thousands of elements), so that the second read comes from the first- or second-level cache. NaN
+// thousands of elements), so that the second read comes from the first- or second-level cache; only
+// of strided matrices without threads and row sums, all ranges are found first. NaN
 // becomes the zero point. If all values are NaN, or there are none, the range is 0 .. 0. Infinities
 // have no finite range and are an error (invalid_argument).
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
@@ -20,6 +21,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -31,11 +34,14 @@
 #include <detent/kernels/definitions/elementwise.hpp>
 #include <detent/kernels/definitions/statistics.hpp>
 #include <detent/quantize.hpp>
+#include <detent/reference.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// The parameters for a range, and the error of dynamic_quantize() if it has none. `any`: whether
+/// the range is that of some number; if not, it counts as 0 .. 0.
 inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_scheme scheme,
                                    const char* where) {
   const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
@@ -43,6 +49,48 @@ inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_sc
           where, ": the range ", range.lower, " .. ", range.upper, " is not finite");
   return params_from_range(range, scheme);
 }
+
+/// The parameters that dynamic_params() returns, or none where it throws. The grid of the scheme
+/// has been checked.
+inline std::optional<quant_params> find_dynamic_params(kernels::min_max_result r, bool any,
+                                                       quant_scheme scheme) noexcept {
+  const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
+  if (!std::isfinite(range.lower) || !std::isfinite(range.upper)) {
+    return std::nullopt;
+  }
+  const quant_params p = reference::params_from_range(range, scheme);
+  return std::isfinite(p.scale) ? std::optional(p) : std::nullopt;
+}
+
+/// Records the first row that has no parameters: it holds an infinity, or would need a scale that
+/// is not finite. Tasks only note it; the error is raised when all have returned. So the error is
+/// the same for every split into threads, and the caller's threads need not carry exceptions.
+/// note() is thread-safe.
+class refused_row {
+ public:
+  /// Notes a row with its range.
+  void note(std::size_t row, kernels::min_max_result range) {
+    const std::lock_guard lock(mutex_);
+    if (!is_noted_ || row < row_) {
+      is_noted_ = true;
+      row_ = row;
+      range_ = range;
+    }
+  }
+  /// Throws the error of dynamic_params() for the row, if one was noted. Call it when no task runs
+  /// any more.
+  void raise_if_noted(quant_scheme scheme, const char* where) const {
+    if (is_noted_) {
+      static_cast<void>(dynamic_params(range_, true, scheme, where));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_noted_ = false;
+  std::size_t row_ = 0;
+  kernels::min_max_result range_{};
+};
 
 /// The range of n values that are `stride` elements apart.
 inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
@@ -85,6 +133,83 @@ std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcep
   return static_cast<std::int32_t>(sum);
 }
 
+/// Some rows of a matrix, and where their integers, scales and zero points go. `first` is the index
+/// of the first of them in the whole matrix.
+template <quantized_type Q>
+struct rows_to_quantize {
+  matrix_view<const float> x;
+  matrix_view<Q> q;
+  float* scales;
+  std::int32_t* zero_points;
+  std::size_t first;
+};
+
+/// quantize_rows() for dense rows.
+template <quantized_type Q>
+bool quantize_dense_rows(const rows_to_quantize<Q>& rows, quant_scheme scheme,
+                         refused_row& refused) {
+  kernels::dynamic_rows_args a;
+  a.rows = rows.x.rows;
+  a.columns = rows.x.columns;
+  a.in_stride = rows.x.row_stride;
+  a.out_stride = rows.q.row_stride;
+  a.scale = rows.scales;
+  a.zero_point = rows.zero_points;
+  a.symmetric = scheme.symmetric;
+  a.qmin = scheme.levels.qmin;
+  a.qmax = scheme.levels.qmax;
+  const std::size_t done = active<kernels::dynamic_quantize_kernels<code_of<Q>>>().dynamic_rows(
+      rows.x.data, a, rows.q.data);
+  if (done == a.rows) {
+    return true;
+  }
+  refused.note(rows.first + done,
+               active<kernels::statistics_kernels>().min_max(
+                   rows.x.data + static_cast<std::ptrdiff_t>(done) * a.in_stride, a.columns));
+  return false;
+}
+
+/// quantize_rows() for any strides.
+template <quantized_type Q>
+bool quantize_strided_rows(const rows_to_quantize<Q>& rows, quant_scheme scheme,
+                           refused_row& refused) {
+  const matrix_view<const float>& x = rows.x;
+  for (std::size_t r = 0; r < x.rows; ++r) {
+    const kernels::min_max_result range = strided_range(
+        x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+    const std::optional<quant_params> p =
+        find_dynamic_params(range, range.count_nan < x.columns, scheme);
+    if (!p) {
+      refused.note(rows.first + r, range);
+      return false;
+    }
+    rows.scales[r] = p->scale;
+    rows.zero_points[r] = p->zero_point;
+  }
+  const std::size_t shape[] = {x.rows, x.columns};
+  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
+  const std::ptrdiff_t out_strides[] = {rows.q.row_stride, rows.q.column_stride};
+  parameter_view params{rows.scales, rows.zero_points, x.rows, {}};
+  params.strides[0] = 1;
+  run_elementwise<quantize_row<Q>>(operand_of(tensor_view<const float>(x.data, shape, in_strides)),
+                                   operand_of(tensor_view<Q>(rows.q.data, shape, out_strides)),
+                                   params, scheme.levels, nullptr, {});
+  return true;
+}
+
+/// Quantizes each row with parameters of its own. The grid of the scheme has been checked. Where a
+/// row has no parameters, notes it, leaves it and those after it in any state, and returns false.
+/// Throws nothing, so that tasks may call it.
+template <quantized_type Q>
+bool quantize_rows(rows_to_quantize<Q> rows, quant_scheme scheme, refused_row& refused) {
+  if (rows.x.columns == 0) {  // data may be null: nothing may be added to it
+    rows.x.row_stride = rows.q.row_stride = 0;
+  }
+  const bool dense = rows.x.column_stride == 1 && rows.q.column_stride == 1;
+  return dense ? quantize_dense_rows(rows, scheme, refused)
+               : quantize_strided_rows(rows, scheme, refused);
+}
+
 }  // namespace detail
 
 /// Quantizes x to q with parameters from the range of x, and returns them:
@@ -124,8 +249,9 @@ quant_params dynamic_quantize(std::span<const float> x, std::vector<Q>& q,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
 /// an address or the grid of the scheme does not fit the type of q; nothing is written then. Also
-/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite;
-/// other rows may then have been written. Thread-safe.
+/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite, for
+/// the first such row; other rows may then have been written. The calls of e.parallel do not throw.
+/// Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -151,46 +277,7 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   if (x.columns == 0) {  // data may be null: nothing may be added to it
     x.row_stride = q.row_stride = 0;
   }
-  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
-  const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
-  const auto run_dense = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
-    kernels::dynamic_rows_args a;
-    a.rows = rows;
-    a.columns = x.columns;
-    a.in_stride = x.row_stride;
-    a.out_stride = q.row_stride;
-    a.scale = &scales[first];
-    a.zero_point = &zero_points[first];
-    a.symmetric = scheme.symmetric;
-    a.qmin = scheme.levels.qmin;
-    a.qmax = scheme.levels.qmax;
-    const std::size_t done =
-        detail::active<kernels::dynamic_quantize_kernels<detail::code_of<Q>>>().dynamic_rows(from,
-                                                                                             a, to);
-    if (done < rows) {  // raises the error that says what is wrong with that row
-      const kernels::min_max_result r = detail::active<kernels::statistics_kernels>().min_max(
-          from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
-      static_cast<void>(detail::dynamic_params(r, true, scheme, where));
-    }
-  };
-  const auto run_strided = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      const kernels::min_max_result range = detail::strided_range(
-          from + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
-      const quant_params p =
-          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-      scales[first + r] = p.scale;
-      zero_points[first + r] = p.zero_point;
-    }
-    const std::size_t shape[] = {rows, x.columns};
-    detail::parameter_view params{&scales[first], &zero_points[first], rows, {}};
-    params.strides[0] = 1;
-    detail::run_elementwise<detail::quantize_row<Q>>(
-        detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
-        detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels, nullptr,
-        {});
-  };
-  const bool dense = x.column_stride == 1 && q.column_stride == 1;
+  detail::refused_row refused;
   // Short rows are taken together, so that a task is worth its start. If row sums are wanted, the
   // integers are read again while they are in a cache.
   const std::size_t fewest =
@@ -202,16 +289,19 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
     const std::size_t rows = (std::min)(together, x.rows - first);
     const float* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
     Q* to = q.data + static_cast<std::ptrdiff_t>(first) * q.row_stride;
-    if (dense) {
-      run_dense(from, to, first, rows);
-    } else {
-      run_strided(from, to, first, rows);
-    }
-    for (std::size_t r = 0; r < rows && !row_sums.empty(); ++r) {
+    const bool is_done =
+        detail::quantize_rows<Q>({{from, rows, x.columns, x.row_stride, x.column_stride},
+                                  {to, rows, x.columns, q.row_stride, q.column_stride},
+                                  scales.data() + first,
+                                  zero_points.data() + first,
+                                  first},
+                                 scheme, refused);
+    for (std::size_t r = 0; is_done && r < rows && !row_sums.empty(); ++r) {
       row_sums[first + r] = detail::sum_codes(to + static_cast<std::ptrdiff_t>(r) * q.row_stride,
                                               x.columns, q.column_stride);
     }
   });
+  refused.raise_if_noted(scheme, where);
 }
 
 DETENT_NAMESPACE_END

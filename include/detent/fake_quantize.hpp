@@ -161,9 +161,14 @@ struct common_walk {
     }
     return at;
   }
-  /// Calls visit(offsets of the first element) for each row of the last dimension, in order.
+  /// Calls visit(offsets of the first element) for each row of the last dimension, in order; never
+  /// if there are no elements.
   template <class Visit>
   void for_each_row(const Visit& visit, offsets at = {}, std::size_t dimension = 0) const {
+    const auto extents = std::span(shape).first(rank);
+    if (dimension == 0 && std::find(extents.begin(), extents.end(), 0U) != extents.end()) {
+      return;
+    }
     if (dimension + 1 == rank) {
       visit(at);
       return;

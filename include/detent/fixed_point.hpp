@@ -6,8 +6,8 @@
 //   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
 //
 // The engines differ in how they round (requantize_dialect). For a multiplier that is a float, use
-// requantize() of quantize.hpp, round_half_even(float(acc) * multiplier), the "fp32" dialect. That
-// one has vector kernels; the functions here are scalar code.
+// requantize() of quantize.hpp, round_half_even(float(acc) * multiplier), which XNNPACK calls
+// "fp32". That one has vector kernels; the functions here are scalar code.
 #ifndef DETENT_FIXED_POINT_HPP
 #define DETENT_FIXED_POINT_HPP
 
@@ -238,8 +238,8 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
      function of namespace reference that it names. q has the size of acc and must not overlap \
      it. Throws shape_mismatch if the sizes differ; invalid_argument if data is null, `levels` \
      is not within the type of q, zero_point is not within `levels`, or m is not normalized (a \
-     mantissa of 0 or 2^30..2^31-1, a shift of -31..30). Nothing is written then. Thread-safe; \
-     allocates nothing. */                                                                     \
+     mantissa of 0 or 2^30..2^31-1, a shift of -31..30), or for an unknown dialect. Nothing is \
+     written then. Thread-safe; allocates nothing. */                                          \
   inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
                          fixed_point_multiplier m, std::int32_t zero_point, grid levels,       \
                          requantize_dialect dialect) {                                         \
@@ -250,9 +250,9 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
      of multipliers.size() elements, and column j takes multipliers[j], as the overload for    \
      one multiplier does. q has the size of acc and must not overlap it. Throws                \
      shape_mismatch if the sizes differ or acc is not whole rows; invalid_argument if data is  \
-     null, `levels` is not within the type of q, zero_point is not within `levels`, or a       \
-     multiplier is not normalized. Nothing is written then. Thread-safe; allocates nothing.    \
-     */                                                                                        \
+     null, `levels` is not within the type of q, zero_point is not within `levels`, a          \
+     multiplier is not normalized, or for an unknown dialect. Nothing is written then.         \
+     Thread-safe; allocates nothing. */                                                        \
   inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
                          std::span<const fixed_point_multiplier> multipliers,                  \
                          std::int32_t zero_point, grid levels, requantize_dialect dialect) {   \

@@ -38,7 +38,7 @@ DETENT_NAMESPACE_BEGIN
 /// row. fused() says how f is called. Input, exactness, other errors and memory are those of
 /// convolve(), but that each thread keeps memory for a block; throws unsupported for another
 /// output_layout. If sums do not fit the 32 bits of fused_sums(), their values in the block are
-/// any, and overflow is thrown at the end. Thread-safe.
+/// unspecified, and overflow is thrown at the end. Thread-safe.
 template <class F, class T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               const fused_epilogue<F, T>& epilogue, const epilogue_options& options = {},

@@ -15,6 +15,7 @@
 
 #include <detent/base/aligned.hpp>
 #include <detent/cache_sizes.hpp>
+#include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/fused_epilogue.hpp>
@@ -25,6 +26,7 @@
 #include <detent/parallel.hpp>
 #include <detent/products/left_rows.hpp>
 #include <detent/products/product_parts.hpp>
+#include <detent/target.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -97,8 +99,9 @@ class fused_products {
       : function_(function), caches_(resolved_caches(options[0]->caches)) {
     for (std::size_t i = 0; i < N; ++i) {
       require_rows<T, A>(rows, weights[i]->columns(), *options[i]);
-      products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
       outputs_[i].emplace(matrix_view<T>{}, *options[i]);
+    }
+    while (!make_products(weights, options)) {
     }
   }
 
@@ -127,6 +130,21 @@ class fused_products {
   }
 
  private:
+  /// Prepares all products, each of which takes the kernels of the active target. Returns false if
+  /// set_target() changed it meanwhile: the products must have the same kernels, because they share
+  /// the copy of the left side, the parts and the blocks.
+  [[nodiscard]] bool make_products(const std::array<const Weights*, N>& weights,
+                                   const std::array<const epilogue_options*, N>& options) {
+    const target before = active_target();
+    for (std::size_t i = 0; i < N; ++i) {
+      products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
+      if (N > 1 && active_target() != before) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   template <std::size_t... Is>
   void multiply_block(const std::array<left_part, N>& left, std::size_t first,
                       const product_part& block, T* memory, const result_blocks& blocks,
@@ -211,10 +229,11 @@ void multiply_fused(matrix_view<const A> lhs, const std::array<const Weights*, N
 /// }
 /// @endcode
 ///
-/// Blocks have up to 64 rows, all of one tile or more, and as many columns as let them fill half of
-/// the first-level cache (options.caches), 64 or more. The calls of f are concurrent if `parallel`
-/// is not empty. If f throws, the product throws, where the parallel_for carries exceptions, and
-/// other blocks may have been computed or not.
+/// Blocks have up to 24 rows, or those of two tiles of the kernels if these are more, and as many
+/// columns as let the blocks (of both products, if there are two) fill the first-level cache
+/// (options.caches): a multiple of 64, but for the last columns. The calls of f are concurrent if
+/// `parallel` is not empty. If f throws, the product throws, where the parallel_for carries
+/// exceptions, and other blocks may have been computed or not.
 ///
 /// Layout, exactness, errors and memory are those of gemm(), but that each thread with tasks keeps
 /// memory for a block and, if lhs is signed, for 256 rows. If sums do not fit the 32 bits of

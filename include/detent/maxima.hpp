@@ -17,10 +17,10 @@
 
 DETENT_NAMESPACE_BEGIN
 
-/// Computes out[i] = the largest of rows[0][i], rows[1][i], ... for each i, as reference::larger
-/// takes them one after the other: once one of them is NaN, the result is the last NaN; of equal
-/// zeros, the first one stays. T is float, std::uint8_t or std::int8_t. The bits are the same on
-/// every target.
+/// Computes out[i] = the largest of rows[0][i], rows[1][i], ... for each i, by applying
+/// reference::larger() to the rows in their order: once one of them is NaN, the result is the last
+/// NaN; of equal zeros, the first one stays. T is float, std::uint8_t or std::int8_t. The bits are
+/// the same on every target.
 ///
 /// `rows` holds the address of each row. With more than one of `pixels`, the same is done for each:
 /// out has out.size() / pixels elements for each pixel, and pixel p reads the rows from element p *

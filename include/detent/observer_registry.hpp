@@ -8,8 +8,8 @@
 //   });
 //   any_observer o = make_observer("half_range", {}, mine);
 //
-// A program that compiles the graph floor separately (DETENT_GRAPH_SEPARATE_COMPILATION) has
-// default_observers() compiled once, with what quantizes models.
+// A program that compiles the graph part separately (DETENT_GRAPH_SEPARATE_COMPILATION) compiles
+// default_observers() once, in the unit that includes <detent/graph/src.hpp>.
 #ifndef DETENT_OBSERVER_REGISTRY_HPP
 #define DETENT_OBSERVER_REGISTRY_HPP
 

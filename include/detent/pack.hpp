@@ -5,6 +5,7 @@
 #define DETENT_PACK_HPP
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -260,18 +261,21 @@ class packed_weights {
   /// Makes now, on the threads of `parallel`, what products on the active target would make on
   /// first use: the slices of weights whose sums may leave 32 bits, and, on targets that add
   /// products in pairs (avx2, avx512), the weight pairs (see corrected_pairs()). The bytes do not
-  /// depend on `parallel`. A second call changes nothing. Thread-safe.
+  /// depend on `parallel`. What is there already, from an earlier call or from products, is not
+  /// made again. Thread-safe; calls at the same time may each make the pairs, of which one copy is
+  /// kept.
   void prepare(const parallel_for& parallel = {}) const {
     if (derived_ == nullptr) {
       return;
     }
     for (const packed_weights& part :
          certificate_.value().fits_s32() ? std::span(this, 1) : slices()) {
-      if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
+      if (detail::active<kernels::integer_product_kernels>().adds_pairs &&
+          !part.derived_->are_pairs_made.load(std::memory_order_acquire)) {
         // The pairs are computed before the flag is taken: if threads of a pool ran inside
         // call_once, two pools could wait for each other.
         detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
-        std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
+        part.keep_pairs([&] { return std::move(made); });
       }
     }
   }
@@ -312,9 +316,16 @@ class packed_weights {
       static const detail::weight_pairs none;
       return none;
     }
-    std::call_once(derived_->has_pairs,
-                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
+    keep_pairs([this] { return detail::weight_pairs(data_, depth_, columns_); });
     return derived_->pairs;
+  }
+  /// Keeps what make() returns as the weight pairs, if there are none yet.
+  template <class Make>
+  void keep_pairs(const Make& make) const {
+    std::call_once(derived_->has_pairs, [&] {
+      derived_->pairs = make();
+      derived_->are_pairs_made.store(true, std::memory_order_release);
+    });
   }
 
   [[nodiscard]] static std::size_t packed_size(std::size_t depth, std::size_t columns) noexcept {
@@ -397,6 +408,8 @@ class packed_weights {
   /// Data that is derived from the weights on first use.
   struct derived_weights {
     std::once_flag has_pairs;
+    /// Whether has_pairs has been set: a once_flag cannot be asked.
+    std::atomic<bool> are_pairs_made{false};
     detail::weight_pairs pairs;
     std::once_flag has_slices;
     std::vector<packed_weights> slices;

@@ -425,6 +425,8 @@ void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std
   require_parameters(v, levels, where);
   require(bias.empty() || bias.size() == v.count, error_kind::shape_mismatch, where, ": ",
           bias.size(), " biases for ", v.count, " multipliers");
+  require(bias.empty() || bias.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with ", bias.size(), " biases");
   run_elementwise<requantize_row<Q>>(in, out, v, levels, bias.empty() ? nullptr : bias.data(), e);
 }
 
@@ -527,8 +529,8 @@ void dequantize(const In& q, Out&& x, const P& p, const execution& e = {}) {
 ///
 /// The multiplier must be positive and finite, `levels` (by default the whole range of q's type)
 /// within q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data
-/// is null or contiguous operands overlap; shape_mismatch if the shapes differ or `bias` has
-/// another size. Nothing is written then. Thread-safe.
+/// (that of `bias`, too) is null or contiguous operands overlap; shape_mismatch if the shapes
+/// differ or `bias` has another size. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
@@ -547,9 +549,9 @@ void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = det
 /// The axis of the parameters is one of the shape, which a contiguous range takes from the other
 /// operand; two contiguous ranges have one dimension. Throws invalid_argument if a multiplier is
 /// not positive and finite, `levels` is not within q's type, a zero point is not within `levels`,
-/// the axis does not exist, the block size is 0, data is null or contiguous operands overlap;
-/// shape_mismatch if the shapes differ or the numbers of multipliers, zero points or biases do not
-/// fit. Nothing is written then. Thread-safe.
+/// the axis does not exist, the block size is 0, data (that of `bias`, too) is null or contiguous
+/// operands overlap; shape_mismatch if the shapes differ or the numbers of multipliers, zero points
+/// or biases do not fit. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out, detail::many_params P>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_of<Out>,

@@ -213,7 +213,7 @@ namespace nncf {
   const auto steps = static_cast<float>(levels.qmax - levels.qmin);
   const value_range r =
       tuned(including_zero({range.lower - widening, range.upper + widening}), steps);
-  const float scale = (r.upper - r.lower) / steps;
+  const float scale = (std::max)((r.upper - r.lower) / steps, smallest_scale);
   return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
 }
 
@@ -222,6 +222,7 @@ namespace nncf {
                                                    float largest_magnitude) noexcept {
   constexpr float dead_channel = 0.01F;
   constexpr float smallest_magnitude = 8e-5F;
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
   const float own = magnitude(including_zero(range));
   const float relative_floor = dead_channel * largest_magnitude;
   const float floor = relative_floor > smallest_magnitude ? relative_floor : smallest_magnitude;
@@ -233,7 +234,11 @@ namespace nncf {
   const float low = is_unsigned && !(range.lower < 0.0F) ? 0.0F
                     : narrow                             ? -high
                                                          : -high * (steps + 1.0F) / (steps - 1.0F);
-  return {(high - low) / steps, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
+  const float scale = (high - low) / steps;
+  if (scale < smallest_scale) {
+    return {smallest_scale, to_grid(-low / smallest_scale, levels.qmin, levels)};
+  }
+  return {scale, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
 }
 
 }  // namespace nncf
@@ -244,13 +249,15 @@ namespace nncf {
 ///
 ///   asymmetric  [lower, upper] = the range with both ends moved out by 8e-4 if it is no longer
 ///               than 8e-4, then extended to include zero, then nncf::tuned
-///               scale = (upper - lower) / steps, zero_point = qmin - round(lower / scale)
+///               scale = max((upper - lower) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(lower / scale)
 ///   symmetric   high = max(magnitude, 0.01 * largest_magnitude, 8e-5)
 ///               low = -high on a narrow grid (-127..127, NNCF's weights)
 ///                     0 on an unsigned grid if the range has nothing negative
 ///                     -high * levels / (levels - 2) otherwise, with levels = steps + 1
-///               scale = (high - low) / steps, zero_point = qmin - round(low / scale), which is 0,
-///               or the middle of an unsigned grid whose `low` is negative
+///               scale = max((high - low) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(low / scale); if the scale is above FLT_EPSILON, that is
+///               0, or the middle of an unsigned grid whose `low` is negative
 ///
 /// `largest_magnitude` is the largest |x| over all channels of the tensor if `range` is the range
 /// of one channel. It keeps the scale of a dead channel (all values near 0) from becoming tiny.
@@ -260,9 +267,9 @@ namespace nncf {
 ///
 /// The grid must have 2^bits levels or be the narrow symmetric one. NNCF itself chooses int8 for
 /// weights and for activations with anything negative, otherwise uint8. Here the given grid
-/// decides, and a signed grid corresponds to NNCF's "signedness forced". NNCF's lower bound of the
-/// scale, FLT_EPSILON, never acts, because the lower bounds of the range are higher. NNCF's
-/// overflow fix doubles the symmetric scale exactly (254 / 127).
+/// decides, and a signed grid corresponds to NNCF's "signedness forced". With 8 bits FLT_EPSILON
+/// never acts, because the lower bounds of the range are higher. NNCF's overflow fix doubles the
+/// symmetric scale exactly (254 / 127).
 ///
 /// Bug of NNCF: if upper - lower overflows, the widening is NaN, NaN compares as not below zero,
 /// both ends become 0, and the scale is FLT_EPSILON with zero_point qmin.

@@ -40,7 +40,7 @@
 // OF THIS SOFTWARE, EVEN IF ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
 
 // ---- detent/all.hpp ----
-// Everything of the numerics floor, for tools and for the single header. <detent/detent.hpp> is
+// Everything of the numeric part, for tools and for the single header. <detent/detent.hpp> is
 // what most callers need, and compiles in a third of the time.
 #ifndef DETENT_ALL_HPP
 #define DETENT_ALL_HPP
@@ -49,10 +49,10 @@
 // Arithmetic for observers and solvers that gives the same bits whatever the compiler, its options
 // and the processor are: no product is fused with the sum around it, and no sum is reordered.
 //
-// This is the main header of the room base/, which holds small tools that any other room may use:
-// arithmetic without contraction, elementary functions, 128-bit integers, aligned memory, walks
-// over strided views, and the envelope of saved bytes. A header of base/ may include the standard
-// library, other headers of base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
+// This is the main header of the folder base/, which holds small tools that any other folder may
+// use: arithmetic without contraction, elementary functions, 128-bit integers, aligned memory,
+// walks over strided views, and the envelope of saved bytes. A header of base/ may include the
+// standard library, other headers of base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 
@@ -1046,10 +1046,10 @@ struct uint128 {
 #endif
 }
 
-/// The exact product a * b, for a `b` below 2^10; a branch that is taken nearly always saves three
+/// The exact product a * b, for a `b` below 2^18; a branch that is taken nearly always saves three
 /// of four multiplications.
 [[nodiscard]] constexpr uint128 multiply_by_small(std::uint64_t a, std::uint64_t b) noexcept {
-  return a >> 54 == 0 ? uint128{0, a * b} : multiply(a, b);
+  return a >> 46 == 0 ? uint128{0, a * b} : multiply(a, b);
 }
 
 /// a * b modulo 2^128.
@@ -2454,7 +2454,7 @@ DETENT_NAMESPACE_END
 // The arguments of elementwise operations: the types that may hold elements and parameters, their
 // checks, and their translation into the dimensions of a walk (walk.hpp).
 //
-// This is the main header of the room elementwise/, which prepares the arguments of quantize(),
+// This is the main header of the folder elementwise/, which prepares the arguments of quantize(),
 // dequantize(), requantize() and their relatives and divides the work into blocks for kernels. A
 // header of elementwise/ may include base/, kernels/ and the headers with types and threads at the
 // top level (types.hpp, error.hpp, float_formats.hpp, sub_byte.hpp, parallel.hpp, dispatch.hpp). It
@@ -3663,6 +3663,10 @@ template <class T, class U>
 void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
   checked_size(where, std::span(in.shape).first(in.rank));
   checked_size(where, std::span(out.shape).first(out.rank));
+  // Before overlap: two null pointers would count as the same memory.
+  require((in.size == 0 || in.data != nullptr) && (out.size == 0 || out.data != nullptr),
+          error_kind::invalid_argument, where, ": null data with size ",
+          in.size != 0 && in.data == nullptr ? in.size : out.size);
   require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
           ": input and output overlap");
   if (in.flat || out.flat) {
@@ -3680,8 +3684,6 @@ void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
     require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
             " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
   }
-  require(in.size == 0 || (in.data != nullptr && out.data != nullptr), error_kind::invalid_argument,
-          where, ": null data with size ", in.size);
 }
 
 // -------------------------------------------------------------------------------------- parameters
@@ -4326,8 +4328,8 @@ DETENT_KERNELS_NAMESPACE_END
 #include <limits>
 
 // ---- detent/kernels/panels.hpp ----
-// The room kernels/ is the private floor below the numerics: for each family of operations a struct
-// of arguments and a table of function pointers, one table per CPU target. It may include
+// The folder kernels/ is the private layer below the numeric headers: for each family of operations
+// a struct of arguments and a table of function pointers, one table per CPU target. It may include
 // config.hpp, target.hpp and base/, nothing else of the library. The tables are filled in
 // definitions/ from portable/ (plain C++) and vector/ (Highway). Kernels check nothing and do not
 // throw.
@@ -4487,8 +4489,8 @@ DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_PANELS_HPP
 // ---- detent/kernels/vector/highway.hpp ----
-// The room vector/ holds the kernels that are written with Highway, once for all CPU targets. It
-// may include what the room kernels/ may, and Highway.
+// The folder vector/ holds the kernels that are written with Highway, once for all CPU targets. It
+// may include what the folder kernels/ may, and Highway.
 //
 // This is the only header that includes Highway's operations, for each CPU target that kernels are
 // written for; other headers include macros of Highway only. Highway's own dispatch
@@ -7998,6 +8000,8 @@ void requantize_elements(const In& acc, Out&& q, const P& p, std::span<const std
   require_parameters(v, levels, where);
   require(bias.empty() || bias.size() == v.count, error_kind::shape_mismatch, where, ": ",
           bias.size(), " biases for ", v.count, " multipliers");
+  require(bias.empty() || bias.data() != nullptr, error_kind::invalid_argument, where,
+          ": null data with ", bias.size(), " biases");
   run_elementwise<requantize_row<Q>>(in, out, v, levels, bias.empty() ? nullptr : bias.data(), e);
 }
 
@@ -8100,8 +8104,8 @@ void dequantize(const In& q, Out&& x, const P& p, const execution& e = {}) {
 ///
 /// The multiplier must be positive and finite, `levels` (by default the whole range of q's type)
 /// within q's type, and the zero point within `levels`. Throws invalid_argument if not, or if data
-/// is null or contiguous operands overlap; shape_mismatch if the shapes differ or `bias` has
-/// another size. Nothing is written then. Thread-safe.
+/// (that of `bias`, too) is null or contiguous operands overlap; shape_mismatch if the shapes
+/// differ or `bias` has another size. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = detail::grid_of<Out>,
@@ -8120,9 +8124,9 @@ void requantize(const In& acc, Out&& q, const quant_params& p, grid levels = det
 /// The axis of the parameters is one of the shape, which a contiguous range takes from the other
 /// operand; two contiguous ranges have one dimension. Throws invalid_argument if a multiplier is
 /// not positive and finite, `levels` is not within q's type, a zero point is not within `levels`,
-/// the axis does not exist, the block size is 0, data is null or contiguous operands overlap;
-/// shape_mismatch if the shapes differ or the numbers of multipliers, zero points or biases do not
-/// fit. Nothing is written then. Thread-safe.
+/// the axis does not exist, the block size is 0, data (that of `bias`, too) is null or contiguous
+/// operands overlap; shape_mismatch if the shapes differ or the numbers of multipliers, zero points
+/// or biases do not fit. Nothing is written then. Thread-safe.
 template <detail::accumulators_to_read In, detail::integers_to_write Out, detail::many_params P>
 requires quantized_type<detail::element_of<Out>>
 void requantize(const In& acc, Out&& q, const P& p, grid levels = detail::grid_of<Out>,
@@ -8477,7 +8481,7 @@ DETENT_NAMESPACE_END
 // observers by name (observer_registry.hpp), rules and arithmetic of other engines
 // (scale_rules.hpp, bias.hpp, rounding.hpp, fixed_point.hpp, power_of_two.hpp,
 // quantized_elementwise.hpp), register-level templates (batch.hpp, simd.hpp). <detent/all.hpp> has
-// all of these. The graph floor is <detent/graph/...>.
+// all of these. The graph part is <detent/graph/...>.
 #ifndef DETENT_DETENT_HPP
 #define DETENT_DETENT_HPP
 
@@ -8674,8 +8678,8 @@ DETENT_KERNELS_NAMESPACE_END
 
 #endif  // DETENT_KERNELS_INTEGER_EPILOGUE_HPP
 // ---- detent/kernels/panels.hpp ----
-// The room kernels/ is the private floor below the numerics: for each family of operations a struct
-// of arguments and a table of function pointers, one table per CPU target. It may include
+// The folder kernels/ is the private layer below the numeric headers: for each family of operations
+// a struct of arguments and a table of function pointers, one table per CPU target. It may include
 // config.hpp, target.hpp and base/, nothing else of the library. The tables are filled in
 // definitions/ from portable/ (plain C++) and vector/ (Highway). Kernels check nothing and do not
 // throw.
@@ -8841,6 +8845,7 @@ DETENT_KERNELS_NAMESPACE_END
 #define DETENT_PACK_HPP
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9209,8 +9214,14 @@ inline void store_row(const integer_epilogue& e, const std::uint32_t* sums, std:
         const auto exact = static_cast<float>(v[j]);
         const float multiplier = row_scale * e.multiplier[at + j];
         // The C library's fma() takes long where the processor has no instruction for it.
-        float real =
-            e.bias != nullptr ? std::fma(exact, multiplier, e.bias[at + j]) : exact * multiplier;
+        float real;
+        if (e.bias != nullptr) {
+          real = std::fma(exact, multiplier, e.bias[at + j]);
+        } else if (e.residual != nullptr) {
+          real = detent::detail::rounded_product(exact, multiplier);  // not contracted with the sum
+        } else {
+          real = exact * multiplier;
+        }
         if (e.residual != nullptr) {
           real += e.residual[row * e.residual_stride + at + j];
         }
@@ -17119,7 +17130,7 @@ DETENT_KERNELS_NAMESPACE_END
 #endif  // DETENT_DEFINES_KERNELS
 #endif  // DETENT_KERNELS_DEFINITIONS_INTEGER_PRODUCTS_HPP
 // ---- detent/weights/weight_pairs.hpp ----
-// The room weights/ holds what is derived from packed weights for particular kernels. It may
+// The folder weights/ holds what is derived from packed weights for particular kernels. It may
 // include base/, kernels/, and the headers config, parallel, reference and types of the folder
 // above; pack.hpp includes it.
 //
@@ -17655,18 +17666,21 @@ class packed_weights {
   /// Makes now, on the threads of `parallel`, what products on the active target would make on
   /// first use: the slices of weights whose sums may leave 32 bits, and, on targets that add
   /// products in pairs (avx2, avx512), the weight pairs (see corrected_pairs()). The bytes do not
-  /// depend on `parallel`. A second call changes nothing. Thread-safe.
+  /// depend on `parallel`. What is there already, from an earlier call or from products, is not
+  /// made again. Thread-safe; calls at the same time may each make the pairs, of which one copy is
+  /// kept.
   void prepare(const parallel_for& parallel = {}) const {
     if (derived_ == nullptr) {
       return;
     }
     for (const packed_weights& part :
          certificate_.value().fits_s32() ? std::span(this, 1) : slices()) {
-      if (detail::active<kernels::integer_product_kernels>().adds_pairs) {
+      if (detail::active<kernels::integer_product_kernels>().adds_pairs &&
+          !part.derived_->are_pairs_made.load(std::memory_order_acquire)) {
         // The pairs are computed before the flag is taken: if threads of a pool ran inside
         // call_once, two pools could wait for each other.
         detail::weight_pairs made(part.data_, part.depth_, part.columns_, parallel);
-        std::call_once(part.derived_->has_pairs, [&] { part.derived_->pairs = std::move(made); });
+        part.keep_pairs([&] { return std::move(made); });
       }
     }
   }
@@ -17707,9 +17721,16 @@ class packed_weights {
       static const detail::weight_pairs none;
       return none;
     }
-    std::call_once(derived_->has_pairs,
-                   [this] { derived_->pairs = detail::weight_pairs(data_, depth_, columns_); });
+    keep_pairs([this] { return detail::weight_pairs(data_, depth_, columns_); });
     return derived_->pairs;
+  }
+  /// Keeps what make() returns as the weight pairs, if there are none yet.
+  template <class Make>
+  void keep_pairs(const Make& make) const {
+    std::call_once(derived_->has_pairs, [&] {
+      derived_->pairs = make();
+      derived_->are_pairs_made.store(true, std::memory_order_release);
+    });
   }
 
   [[nodiscard]] static std::size_t packed_size(std::size_t depth, std::size_t columns) noexcept {
@@ -17792,6 +17813,8 @@ class packed_weights {
   /// Data that is derived from the weights on first use.
   struct derived_weights {
     std::once_flag has_pairs;
+    /// Whether has_pairs has been set: a once_flag cannot be asked.
+    std::atomic<bool> are_pairs_made{false};
     detail::weight_pairs pairs;
     std::once_flag has_slices;
     std::vector<packed_weights> slices;
@@ -19358,7 +19381,7 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_PRODUCTS_LEFT_ROWS_HPP
 // ---- detent/products/product_parts.hpp ----
-// The room products/ holds the parts of matrix products that gemm(), dynamic_linear() and
+// The folder products/ holds the parts of matrix products that gemm(), dynamic_linear() and
 // convolutions share: division into tasks, copies of left sides, calls of kernels, sums beyond 32
 // bits. It may include base/, kernels/, weights/, and of the folder above cache_sizes, config,
 // epilogue, error, float_formats, pack, parallel, reference and types; gemm.hpp and images/ include
@@ -20833,7 +20856,7 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_GEMM_HPP
 // ---- detent/images/convolution_blocks.hpp ----
-// The room images/ holds what convolutions do with images before and after products: padding,
+// The folder images/ holds what convolutions do with images before and after products: padding,
 // layouts, blocks of pixels, gathering of windows, depthwise filters. It may include base/,
 // kernels/, weights/, products/, and of the folder above config, dispatch, error, pack, parallel,
 // types and window; convolution.hpp includes it.
@@ -27433,7 +27456,8 @@ DETENT_NAMESPACE_END
 //   q      = quantize(x, params)
 //
 // Every value is read twice. A matrix is processed a few rows at a time (as many as make some
-// thousands of elements), so that the second read comes from the first- or second-level cache. NaN
+// thousands of elements), so that the second read comes from the first- or second-level cache; only
+// of strided matrices without threads and row sums, all ranges are found first. NaN
 // becomes the zero point. If all values are NaN, or there are none, the range is 0 .. 0. Infinities
 // have no finite range and are an error (invalid_argument).
 #ifndef DETENT_DYNAMIC_QUANTIZE_HPP
@@ -27445,6 +27469,8 @@ DETENT_NAMESPACE_END
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -27452,6 +27478,8 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
+/// The parameters for a range, and the error of dynamic_quantize() if it has none. `any`: whether
+/// the range is that of some number; if not, it counts as 0 .. 0.
 inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_scheme scheme,
                                    const char* where) {
   const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
@@ -27459,6 +27487,48 @@ inline quant_params dynamic_params(kernels::min_max_result r, bool any, quant_sc
           where, ": the range ", range.lower, " .. ", range.upper, " is not finite");
   return params_from_range(range, scheme);
 }
+
+/// The parameters that dynamic_params() returns, or none where it throws. The grid of the scheme
+/// has been checked.
+inline std::optional<quant_params> find_dynamic_params(kernels::min_max_result r, bool any,
+                                                       quant_scheme scheme) noexcept {
+  const value_range range = any ? value_range{r.lower, r.upper} : value_range{};
+  if (!std::isfinite(range.lower) || !std::isfinite(range.upper)) {
+    return std::nullopt;
+  }
+  const quant_params p = reference::params_from_range(range, scheme);
+  return std::isfinite(p.scale) ? std::optional(p) : std::nullopt;
+}
+
+/// Records the first row that has no parameters: it holds an infinity, or would need a scale that
+/// is not finite. Tasks only note it; the error is raised when all have returned. So the error is
+/// the same for every split into threads, and the caller's threads need not carry exceptions.
+/// note() is thread-safe.
+class refused_row {
+ public:
+  /// Notes a row with its range.
+  void note(std::size_t row, kernels::min_max_result range) {
+    const std::lock_guard lock(mutex_);
+    if (!is_noted_ || row < row_) {
+      is_noted_ = true;
+      row_ = row;
+      range_ = range;
+    }
+  }
+  /// Throws the error of dynamic_params() for the row, if one was noted. Call it when no task runs
+  /// any more.
+  void raise_if_noted(quant_scheme scheme, const char* where) const {
+    if (is_noted_) {
+      static_cast<void>(dynamic_params(range_, true, scheme, where));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_noted_ = false;
+  std::size_t row_ = 0;
+  kernels::min_max_result range_{};
+};
 
 /// The range of n values that are `stride` elements apart.
 inline kernels::min_max_result strided_range(const float* x, std::size_t n, std::ptrdiff_t stride) {
@@ -27501,6 +27571,83 @@ std::int32_t sum_codes(const Q* q, std::size_t n, std::ptrdiff_t stride) noexcep
   return static_cast<std::int32_t>(sum);
 }
 
+/// Some rows of a matrix, and where their integers, scales and zero points go. `first` is the index
+/// of the first of them in the whole matrix.
+template <quantized_type Q>
+struct rows_to_quantize {
+  matrix_view<const float> x;
+  matrix_view<Q> q;
+  float* scales;
+  std::int32_t* zero_points;
+  std::size_t first;
+};
+
+/// quantize_rows() for dense rows.
+template <quantized_type Q>
+bool quantize_dense_rows(const rows_to_quantize<Q>& rows, quant_scheme scheme,
+                         refused_row& refused) {
+  kernels::dynamic_rows_args a;
+  a.rows = rows.x.rows;
+  a.columns = rows.x.columns;
+  a.in_stride = rows.x.row_stride;
+  a.out_stride = rows.q.row_stride;
+  a.scale = rows.scales;
+  a.zero_point = rows.zero_points;
+  a.symmetric = scheme.symmetric;
+  a.qmin = scheme.levels.qmin;
+  a.qmax = scheme.levels.qmax;
+  const std::size_t done = active<kernels::dynamic_quantize_kernels<code_of<Q>>>().dynamic_rows(
+      rows.x.data, a, rows.q.data);
+  if (done == a.rows) {
+    return true;
+  }
+  refused.note(rows.first + done,
+               active<kernels::statistics_kernels>().min_max(
+                   rows.x.data + static_cast<std::ptrdiff_t>(done) * a.in_stride, a.columns));
+  return false;
+}
+
+/// quantize_rows() for any strides.
+template <quantized_type Q>
+bool quantize_strided_rows(const rows_to_quantize<Q>& rows, quant_scheme scheme,
+                           refused_row& refused) {
+  const matrix_view<const float>& x = rows.x;
+  for (std::size_t r = 0; r < x.rows; ++r) {
+    const kernels::min_max_result range = strided_range(
+        x.data + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
+    const std::optional<quant_params> p =
+        find_dynamic_params(range, range.count_nan < x.columns, scheme);
+    if (!p) {
+      refused.note(rows.first + r, range);
+      return false;
+    }
+    rows.scales[r] = p->scale;
+    rows.zero_points[r] = p->zero_point;
+  }
+  const std::size_t shape[] = {x.rows, x.columns};
+  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
+  const std::ptrdiff_t out_strides[] = {rows.q.row_stride, rows.q.column_stride};
+  parameter_view params{rows.scales, rows.zero_points, x.rows, {}};
+  params.strides[0] = 1;
+  run_elementwise<quantize_row<Q>>(operand_of(tensor_view<const float>(x.data, shape, in_strides)),
+                                   operand_of(tensor_view<Q>(rows.q.data, shape, out_strides)),
+                                   params, scheme.levels, nullptr, {});
+  return true;
+}
+
+/// Quantizes each row with parameters of its own. The grid of the scheme has been checked. Where a
+/// row has no parameters, notes it, leaves it and those after it in any state, and returns false.
+/// Throws nothing, so that tasks may call it.
+template <quantized_type Q>
+bool quantize_rows(rows_to_quantize<Q> rows, quant_scheme scheme, refused_row& refused) {
+  if (rows.x.columns == 0) {  // data may be null: nothing may be added to it
+    rows.x.row_stride = rows.q.row_stride = 0;
+  }
+  const bool dense = rows.x.column_stride == 1 && rows.q.column_stride == 1;
+  return dense ? quantize_dense_rows(rows, scheme, refused)
+               : quantize_strided_rows(rows, scheme, refused);
+}
+
 }  // namespace detail
 
 /// Quantizes x to q with parameters from the range of x, and returns them:
@@ -27540,8 +27687,9 @@ quant_params dynamic_quantize(std::span<const float> x, std::vector<Q>& q,
 /// `zero_points` and `row_sums` (if any) have x.rows elements. Inputs and outputs must not overlap.
 /// Throws shape_mismatch if sizes differ, and invalid_argument if data is null, elements of q share
 /// an address or the grid of the scheme does not fit the type of q; nothing is written then. Also
-/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite;
-/// other rows may then have been written. Thread-safe.
+/// throws invalid_argument if a row holds an infinity or would need a scale that is not finite, for
+/// the first such row; other rows may then have been written. The calls of e.parallel do not throw.
+/// Thread-safe.
 template <quantized_type Q>
 void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::span<float> scales,
                            std::span<std::int32_t> zero_points,
@@ -27567,46 +27715,7 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
   if (x.columns == 0) {  // data may be null: nothing may be added to it
     x.row_stride = q.row_stride = 0;
   }
-  const std::ptrdiff_t in_strides[] = {x.row_stride, x.column_stride};
-  const std::ptrdiff_t out_strides[] = {q.row_stride, q.column_stride};
-  const auto run_dense = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
-    kernels::dynamic_rows_args a;
-    a.rows = rows;
-    a.columns = x.columns;
-    a.in_stride = x.row_stride;
-    a.out_stride = q.row_stride;
-    a.scale = &scales[first];
-    a.zero_point = &zero_points[first];
-    a.symmetric = scheme.symmetric;
-    a.qmin = scheme.levels.qmin;
-    a.qmax = scheme.levels.qmax;
-    const std::size_t done =
-        detail::active<kernels::dynamic_quantize_kernels<detail::code_of<Q>>>().dynamic_rows(from,
-                                                                                             a, to);
-    if (done < rows) {  // raises the error that says what is wrong with that row
-      const kernels::min_max_result r = detail::active<kernels::statistics_kernels>().min_max(
-          from + static_cast<std::ptrdiff_t>(done) * x.row_stride, x.columns);
-      static_cast<void>(detail::dynamic_params(r, true, scheme, where));
-    }
-  };
-  const auto run_strided = [&](const float* from, Q* to, std::size_t first, std::size_t rows) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      const kernels::min_max_result range = detail::strided_range(
-          from + static_cast<std::ptrdiff_t>(r) * x.row_stride, x.columns, x.column_stride);
-      const quant_params p =
-          detail::dynamic_params(range, range.count_nan < x.columns, scheme, where);
-      scales[first + r] = p.scale;
-      zero_points[first + r] = p.zero_point;
-    }
-    const std::size_t shape[] = {rows, x.columns};
-    detail::parameter_view params{&scales[first], &zero_points[first], rows, {}};
-    params.strides[0] = 1;
-    detail::run_elementwise<detail::quantize_row<Q>>(
-        detail::operand_of(tensor_view<const float>(from, shape, in_strides)),
-        detail::operand_of(tensor_view<Q>(to, shape, out_strides)), params, scheme.levels, nullptr,
-        {});
-  };
-  const bool dense = x.column_stride == 1 && q.column_stride == 1;
+  detail::refused_row refused;
   // Short rows are taken together, so that a task is worth its start. If row sums are wanted, the
   // integers are read again while they are in a cache.
   const std::size_t fewest =
@@ -27618,16 +27727,19 @@ void dynamic_quantize_rows(matrix_view<const float> x, matrix_view<Q> q, std::sp
     const std::size_t rows = (std::min)(together, x.rows - first);
     const float* from = x.data + static_cast<std::ptrdiff_t>(first) * x.row_stride;
     Q* to = q.data + static_cast<std::ptrdiff_t>(first) * q.row_stride;
-    if (dense) {
-      run_dense(from, to, first, rows);
-    } else {
-      run_strided(from, to, first, rows);
-    }
-    for (std::size_t r = 0; r < rows && !row_sums.empty(); ++r) {
+    const bool is_done =
+        detail::quantize_rows<Q>({{from, rows, x.columns, x.row_stride, x.column_stride},
+                                  {to, rows, x.columns, q.row_stride, q.column_stride},
+                                  scales.data() + first,
+                                  zero_points.data() + first,
+                                  first},
+                                 scheme, refused);
+    for (std::size_t r = 0; is_done && r < rows && !row_sums.empty(); ++r) {
       row_sums[first + r] = detail::sum_codes(to + static_cast<std::ptrdiff_t>(r) * q.row_stride,
                                               x.columns, q.column_stride);
     }
   });
+  refused.raise_if_noted(scheme, where);
 }
 
 DETENT_NAMESPACE_END
@@ -27657,7 +27769,6 @@ struct dynamic_convolution_options {
 namespace detail {
 
 /// The body of dynamic_convolve(), for outputs of type T.
-
 template <class T>
 void dynamic_convolve_to(std::span<const float> input, const packed_filters& filters,
                          const window& w, std::span<T> output,
@@ -27709,10 +27820,10 @@ void dynamic_convolve_to(std::span<const float> input, const packed_filters& fil
 /// target and for every split into threads.
 ///
 /// `w` says how input and output are laid out, as for convolve(); they must not overlap. Throws
-/// what convolve() throws, and invalid_argument for an infinity in the input or a grid outside
-/// 0..255; with per_image, earlier images may have been written when an infinity is found.
-/// Thread-safe. Besides what convolve() uses, the calling thread keeps a quantized copy of the
-/// input (of one image with per_image).
+/// what convolve() throws, and invalid_argument for an infinity in the input, a grid outside
+/// 0..255, and a grid of fewer than two levels (symmetric: three); with per_image, earlier images
+/// may have been written when an infinity is found. Thread-safe. Besides what convolve() uses, the
+/// calling thread keeps a quantized copy of the input (of one image with per_image).
 template <class = void>  // so that it is compiled only where it is called
 void dynamic_convolve(std::span<const float> input, const packed_filters& filters, const window& w,
                       std::span<float> output, const dynamic_convolution_options& options = {},
@@ -30902,6 +31013,9 @@ template <linear_input F>
                                                   const parallel_for& parallel) {
   constexpr const char* where = "dynamic_linear";
   const quant_scheme scheme = checked_scheme<std::uint8_t>(options.lhs_scheme, where);
+  if (lhs.rows != 0 && options.per_row) {
+    static_cast<void>(params_from_range({}, scheme));  // checks the grid before tasks use it
+  }
   epilogue_options epilogue = with_real_terms({}, options);
   if (!options.per_row) {
     const quant_params all = params_of_rows(lhs, scheme, where, parallel);
@@ -30912,7 +31026,8 @@ template <linear_input F>
 }
 
 /// Quantizes the rows of lhs and calls multiply(left, part) for all parts of the product, on the
-/// threads of `parallel`.
+/// threads of `parallel`. The scheme of the options has been checked (quantized_epilogue). With
+/// per_row, throws if a row cannot be quantized; the part that it is in is not multiplied.
 template <linear_input F, class Product, class Multiply>
 void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Product& product,
                          const epilogue_options& epilogue, const dynamic_linear_options& options,
@@ -30923,14 +31038,18 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     float scales[kernels::largest_rows_per_call];
     std::int32_t zero_points[kernels::largest_rows_per_call];
   };
+  const quant_scheme scheme{with_whole_range<std::uint8_t>(options.lhs_scheme.levels),
+                            options.lhs_scheme.symmetric};
+  refused_row refused;
+  const auto raise_refused = [&] { refused.raise_if_noted(scheme, "dynamic_quantize_rows"); };
+  // Both return whether all rows could be quantized; they do not throw if not, because threads of
+  // the caller need not carry exceptions.
   const auto quantize_some = [&](std::size_t first, std::size_t rows, std::uint8_t* q,
                                  float* scales, std::int32_t* zero_points) {
     const matrix_view<const float> block = float_rows(lhs, first, rows);
     if (options.per_row) {
-      dynamic_quantize_rows(block, matrix_view<std::uint8_t>(q, rows, lhs.columns),
-                            std::span<float>(scales, rows),
-                            std::span<std::int32_t>(zero_points, rows), {}, options.lhs_scheme);
-      return;
+      return detail::quantize_rows<std::uint8_t>(
+          {block, {q, rows, lhs.columns}, scales, zero_points, first}, scheme, refused);
     }
     kernels::elementwise_args a;
     a.rows = rows;
@@ -30939,19 +31058,22 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     a.out_stride = static_cast<std::ptrdiff_t>(lhs.columns);
     a.scale = &epilogue.lhs_scale;
     a.zero_point = &epilogue.lhs_zero_point;
-    const grid levels = with_whole_range<std::uint8_t>(options.lhs_scheme.levels);
-    a.qmin = levels.qmin;
-    a.qmax = levels.qmax;
+    a.qmin = scheme.levels.qmin;
+    a.qmax = scheme.levels.qmax;
     quantize_row<std::uint8_t>::run(block.data, a, q);
+    return true;
   };
-  const auto quantize_rows = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
+  const auto quantize_all = [&](std::size_t first, std::size_t rows, quantized_rows& to) {
     // Converted floats are read again (to quantize them) while they are in a cache: hence few rows.
     const bool is_converted = !std::same_as<F, float> || is_column_major(lhs);
     const std::size_t step = is_converted ? rows_per_task : rows;
     for (std::size_t i = 0; i < rows; i += step) {
-      quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns, to.scales + i,
-                    to.zero_points + i);
+      if (!quantize_some(first + i, (std::min)(step, rows - i), to.q + i * lhs.columns,
+                         to.scales + i, to.zero_points + i)) {
+        return false;
+      }
     }
+    return true;
   };
   const auto left_of = [&](const quantized_rows& rows) {
     left_part left;
@@ -30967,7 +31089,8 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     leased_memory<std::uint8_t> memory(lhs.rows * lhs.columns);
     quantized_rows all;
     all.q = memory.data();
-    quantize_rows(0, lhs.rows, all);
+    static_cast<void>(quantize_all(0, lhs.rows, all));
+    raise_refused();
     const product_parts parts = product.parts(lhs.rows, parallel);
     run_parallel(parallel, parts.size(),
                  [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
@@ -30979,9 +31102,11 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     leased_memory<std::uint8_t> memory(rows * lhs.columns);
     quantized_rows block;
     block.q = memory.data();
-    quantize_rows(first, rows, block);
-    multiply_part(left_of(block), product_part{first, rows, 0, columns});
+    if (quantize_all(first, rows, block)) {
+      multiply_part(left_of(block), product_part{first, rows, 0, columns});
+    }
   });
+  raise_refused();
 }
 
 }  // namespace detail
@@ -31001,9 +31126,10 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
 /// threads.
 ///
 /// lhs has dense rows at any row stride or dense columns at any column stride; out has dense rows;
-/// they must not overlap. Throws what gemm() throws, and invalid_argument for an infinity in lhs or
-/// a grid outside 0..255. With per_row, other rows may have been written when an infinity is found.
-/// Thread-safe.
+/// they must not overlap. Throws what gemm() throws, and invalid_argument for an infinity in lhs, a
+/// grid outside 0..255, and a grid of fewer than two levels (symmetric: three). With per_row, other
+/// rows may have been written when an infinity is found, and the error is that of the first row
+/// with one; the calls of `parallel` do not throw for it. Thread-safe.
 ///
 /// Blocks of rows are quantized just before they are multiplied, so that no quantized copy of a
 /// large left side is stored. Besides what gemm() uses, the call allocates O(M) bytes unless
@@ -31192,9 +31318,14 @@ struct common_walk {
     }
     return at;
   }
-  /// Calls visit(offsets of the first element) for each row of the last dimension, in order.
+  /// Calls visit(offsets of the first element) for each row of the last dimension, in order; never
+  /// if there are no elements.
   template <class Visit>
   void for_each_row(const Visit& visit, offsets at = {}, std::size_t dimension = 0) const {
+    const auto extents = std::span(shape).first(rank);
+    if (dimension == 0 && std::find(extents.begin(), extents.end(), 0U) != extents.end()) {
+      return;
+    }
     if (dimension + 1 == rank) {
       visit(at);
       return;
@@ -32267,7 +32398,8 @@ DETENT_NAMESPACE_END
 // releases and processors.
 //
 // These are the definitions that the kernels of kernels/exponentials.hpp equal to the bit. Errors
-// are a few units in the last place of a double. NaN gives NaN. All functions are pure: no state,
+// are a few units in the last place of a double, unless a function says otherwise; NaN gives NaN in
+// the functions of one argument. All functions are pure: no state,
 // no floating-point exceptions or rounding modes are looked at.
 //
 // The coefficients of polynomials are those of Chebyshev interpolation, computed with 60 digits.
@@ -32371,7 +32503,9 @@ inline constexpr double log2_low = 0x1.ef35793c76730p-45;
   return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
 }
 
-/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+/// x^y for finite x >= 0 and y that is not NaN. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+/// The relative error is about 2^-52 * max(1, |y log x|): some hundred units in the last place
+/// where the result is far from 1.
 [[nodiscard]] inline double portable_power(double x, double y) noexcept {
   if (y == 0.0) {
     return 1.0;
@@ -32804,7 +32938,7 @@ namespace nncf {
   const auto steps = static_cast<float>(levels.qmax - levels.qmin);
   const value_range r =
       tuned(including_zero({range.lower - widening, range.upper + widening}), steps);
-  const float scale = (r.upper - r.lower) / steps;
+  const float scale = (std::max)((r.upper - r.lower) / steps, smallest_scale);
   return {scale, to_grid(-r.lower / scale, levels.qmin, levels)};
 }
 
@@ -32813,6 +32947,7 @@ namespace nncf {
                                                    float largest_magnitude) noexcept {
   constexpr float dead_channel = 0.01F;
   constexpr float smallest_magnitude = 8e-5F;
+  constexpr float smallest_scale = std::numeric_limits<float>::epsilon();
   const float own = magnitude(including_zero(range));
   const float relative_floor = dead_channel * largest_magnitude;
   const float floor = relative_floor > smallest_magnitude ? relative_floor : smallest_magnitude;
@@ -32824,7 +32959,11 @@ namespace nncf {
   const float low = is_unsigned && !(range.lower < 0.0F) ? 0.0F
                     : narrow                             ? -high
                                                          : -high * (steps + 1.0F) / (steps - 1.0F);
-  return {(high - low) / steps, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
+  const float scale = (high - low) / steps;
+  if (scale < smallest_scale) {
+    return {smallest_scale, to_grid(-low / smallest_scale, levels.qmin, levels)};
+  }
+  return {scale, is_unsigned && low < 0.0F ? (levels.qmax + 1) / 2 : 0};
 }
 
 }  // namespace nncf
@@ -32835,13 +32974,15 @@ namespace nncf {
 ///
 ///   asymmetric  [lower, upper] = the range with both ends moved out by 8e-4 if it is no longer
 ///               than 8e-4, then extended to include zero, then nncf::tuned
-///               scale = (upper - lower) / steps, zero_point = qmin - round(lower / scale)
+///               scale = max((upper - lower) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(lower / scale)
 ///   symmetric   high = max(magnitude, 0.01 * largest_magnitude, 8e-5)
 ///               low = -high on a narrow grid (-127..127, NNCF's weights)
 ///                     0 on an unsigned grid if the range has nothing negative
 ///                     -high * levels / (levels - 2) otherwise, with levels = steps + 1
-///               scale = (high - low) / steps, zero_point = qmin - round(low / scale), which is 0,
-///               or the middle of an unsigned grid whose `low` is negative
+///               scale = max((high - low) / steps, FLT_EPSILON)
+///               zero_point = qmin - round(low / scale); if the scale is above FLT_EPSILON, that is
+///               0, or the middle of an unsigned grid whose `low` is negative
 ///
 /// `largest_magnitude` is the largest |x| over all channels of the tensor if `range` is the range
 /// of one channel. It keeps the scale of a dead channel (all values near 0) from becoming tiny.
@@ -32851,9 +32992,9 @@ namespace nncf {
 ///
 /// The grid must have 2^bits levels or be the narrow symmetric one. NNCF itself chooses int8 for
 /// weights and for activations with anything negative, otherwise uint8. Here the given grid
-/// decides, and a signed grid corresponds to NNCF's "signedness forced". NNCF's lower bound of the
-/// scale, FLT_EPSILON, never acts, because the lower bounds of the range are higher. NNCF's
-/// overflow fix doubles the symmetric scale exactly (254 / 127).
+/// decides, and a signed grid corresponds to NNCF's "signedness forced". With 8 bits FLT_EPSILON
+/// never acts, because the lower bounds of the range are higher. NNCF's overflow fix doubles the
+/// symmetric scale exactly (254 / 127).
 ///
 /// Bug of NNCF: if upper - lower overflows, the widening is NaN, NaN compares as not below zero,
 /// both ends become 0, and the scale is FLT_EPSILON with zero_point qmin.
@@ -33051,13 +33192,14 @@ DETENT_NAMESPACE_END
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 // ---- detent/statistics/histogram.hpp ----
-// The room statistics/ holds what observers and solvers know about data: histograms (this file),
+// The folder statistics/ holds what observers and solvers know about data: histograms (this file),
 // lists of their bins (value_bins.hpp) and sorted values with sums (distribution.hpp). Its headers
 // may include base/, elementwise/, kernels/ and the public headers of quantization, and nothing of
 // solvers/ or observers/.
@@ -33067,11 +33209,11 @@ DETENT_NAMESPACE_END
 // batches, number of threads, order of merges, and CPU.
 //
 // A bin holds the floats that share sign, exponent and the first 9 bits of the mantissa: 512 bins
-// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves downwards
-// from the octave of the largest magnitude seen. All smaller values, those below 2^-30 of the
-// largest one, fall into one bin for each sign. As larger values come, octaves that are now too
-// small move into that bin: what is kept depends on the largest value alone, not on when it came.
-// Zeros are counted separately.
+// in each octave, each narrower than 1/512 of its values unless these are denormal. Bins are kept
+// for 31 octaves downwards from the octave of the largest magnitude seen. All smaller values, those
+// below 2^-30 of the largest one, fall into one bin for each sign. As larger values come, octaves
+// that are now too small move into that bin: what is kept depends on the largest value alone, not
+// on when it came. Zeros are counted separately.
 #ifndef DETENT_STATISTICS_HISTOGRAM_HPP
 #define DETENT_STATISTICS_HISTOGRAM_HPP
 
@@ -33984,7 +34126,11 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
   damaged(rest == 0, "the counts of the bins do not add up");
   h.for_each_entry([&](std::uint32_t position, const entry& e) {
     const value_bin bin = h.bin_at(position, e);
-    damaged(bin.largest >= bin.smallest, "a bin lies beyond the range");
+    damaged(bin.largest >= bin.smallest && (bin.negative ? h.lower_ < 0.0F : h.upper_ > 0.0F),
+            "a bin lies beyond the range");
+    const std::uint64_t width = std::uint64_t{std::bit_cast<std::uint32_t>(bin.largest)} -
+                                std::bit_cast<std::uint32_t>(bin.smallest);
+    damaged(!bin.excess_known || bin.excess <= bin.count * width, "a bin's sum is impossible");
   });
   if (h.count_nan_ == 0 && h.count_infinite_ == 0 && h.count_ != 0) {
     const std::vector<value_bin> bins = h.bins();
@@ -34061,13 +34207,18 @@ void sort_by_digit(std::span<const std::uint32_t> from, std::span<std::uint32_t>
   }
 }
 
-/// Sorts fewer than 2^32 numbers in ascending order: by two or three digits that hold the leading
-/// bits of their differences, then one by one. `buffer` is resized.
+/// Sorts numbers in ascending order: by two or three digits that hold the leading bits of their
+/// differences, then one by one. `buffer` is resized. From 2^32 numbers on, places do not fit the
+/// tables of digits, and std::sort does it.
 inline void sort_ascending(std::vector<std::uint32_t>& x, std::vector<std::uint32_t>& buffer) {
   constexpr std::size_t few = 24;
   constexpr std::size_t many = 8192;
   if (x.size() <= few) {
     sort_nearly_sorted(std::span(x));
+    return;
+  }
+  if (x.size() >> 32 != 0) {
+    std::sort(x.begin(), x.end());
     return;
   }
   std::uint32_t least = x[0];
@@ -34204,7 +34355,8 @@ class distribution {
   /// The distribution of the bins of a histogram whose range is `range`: all values of a bin count
   /// with their mean. Values in the smallest bin of either sign, below 2^-30 of the largest
   /// magnitude, count as zeros. Throws invalid_argument if there are no values or more than 2^48,
-  /// for bins without sums, and for bins that no histogram with this range has.
+  /// for bins without sums, and for bins whose magnitudes, counts or sums are impossible in this
+  /// range. Bins must be those of a histogram and ascend, which is not checked.
   distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
   /// The distribution of a histogram: all values of a bin count with their mean. Throws what
   /// histogram::range() throws.
@@ -34275,17 +34427,18 @@ class distribution {
       }
     }
     range_ = {r.lower + 0.0F, r.upper + 0.0F};
-    choose_unit(magnitude());
+    weight_ = weights.empty() ? x.size()
+                              : std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+    // Sums of 2^16 levels times the magnitudes stay below 2^128.
+    choose_unit(magnitude(), (std::min)(60, 111 - static_cast<int>(std::bit_width(weight_))));
     count_ = x.size();
     detail::compensated_sum squares;
     if (weights.empty()) {
-      weight_ = x.size();
       take_magnitudes(x, squares);
     } else {
       std::vector<element> below;
       std::vector<element> above;
       for (std::size_t i = 0; i < x.size(); ++i) {
-        weight_ += weights[i];
         const double value = std::fabs(static_cast<double>(x[i]));
         if (value != 0.0 && weights[i] != 0) {
           (x[i] < 0.0F ? below : above)
@@ -34625,10 +34778,12 @@ class percentile_observer {
             "percentile_observer: there is no phase ", phase);
     static_cast<void>(histogram_.range(where));  // the error has the observer's name
     const std::vector<value_bin> bins = histogram_.bins();
-    const std::uint64_t rank = rank_of(histogram_.count());
-    aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
-    aims_[1] = aim_at(bins, rank, false);
-    aims_[2] = aim_at(magnitudes(bins), rank, true);
+    const std::uint64_t count = histogram_.count();
+    for (std::size_t which = 0; which < aims_.size(); ++which) {
+      const bool of_magnitudes = which == 2;
+      aims_[which] =
+          aim_at(of_magnitudes ? magnitudes(bins) : bins, rank_of_end(which, count), of_magnitudes);
+    }
     second_ = true;
   }
 
@@ -34677,8 +34832,8 @@ class percentile_observer {
     for (std::size_t i = 0; i < aims_.size(); ++i) {  // all of them before anything is changed
       const aim& a = aims_[i];
       const aim& b = other.aims_[i];
-      require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
-                  a.counts.size() == b.counts.size(),
+      require(a.key == b.key && a.rank == b.rank && a.count == b.count &&
+                  a.negative == b.negative && a.counts.size() == b.counts.size(),
               error_kind::invalid_argument,
               "percentile_observer: merging second passes over different data");
     }
@@ -34710,8 +34865,10 @@ class percentile_observer {
   }
 
   /// The canonical scale and zero point of range(). The evidence's objective is the clipped
-  /// fraction: the share of the values outside the range extended to 0, counted by whole bins and,
-  /// after a second pass, exactly. Throws what range() and params_from_range() throw.
+  /// fraction: the share of the values outside the range extended to 0, counted by whole bins.
+  /// After a second pass, the values of the bins that hold the ends of the range are counted one by
+  /// one, but for those below 2^-30 of the largest magnitude. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     const value_range r = range(scheme.symmetric);
     scale_solution s;
@@ -34761,13 +34918,18 @@ class percentile_observer {
     std::uint32_t key = 0;  // the upper bits of its magnitudes
     bool negative = false;
     bool both_signs = false;
-    std::uint64_t rank = 0;  // within the bin, ascending
+    std::uint64_t rank = 0;   // within the bin, ascending
+    std::uint64_t count = 0;  // of the values that the first pass has seen in the bin
     // [lower bits of the magnitude]; empty if the bin is one value
     std::vector<std::uint64_t> counts;
   };
 
-  [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
-    return quantile_rank(options_.percentile / 100.0, count);
+  /// The rank of an end of the range; `which` is as for outer_end(). The ends of an asymmetric
+  /// range do not cross, although a percentile next to 50 may be taken as 50.
+  [[nodiscard]] std::uint64_t rank_of_end(std::size_t which, std::uint64_t count) const {
+    const std::uint64_t rank = quantile_rank(options_.percentile / 100.0, count);
+    const std::uint64_t upper = (std::max)(rank, count / 2 + 1);
+    return which == 2 ? rank : which == 1 ? upper : count + 1 - upper;
   }
 
   /// How many values lie outside a range that range() returned: those of bins that lie outside as a
@@ -34803,6 +34965,7 @@ class percentile_observer {
     for (const value_bin& bin : bins) {
       if (rank - below <= bin.count) {
         a.rank = rank - below;
+        a.count = bin.count;
         a.negative = bin.negative;
         if (bin.largest > bin.smallest && bin.smallest > 0.0F) {
           a.key = std::bit_cast<std::uint32_t>(bin.smallest) >> shift;
@@ -34818,8 +34981,7 @@ class percentile_observer {
   /// An order statistic, or where it is not known exactly the outer end of its bin. `which` is the
   /// index in aims_: 0 lower end, 1 upper end, 2 magnitude.
   [[nodiscard]] float outer_end(std::size_t which, bool upper) const {
-    const std::uint64_t count = histogram_.count();
-    const std::uint64_t rank = which == 0 ? count + 1 - rank_of(count) : rank_of(count);
+    const std::uint64_t rank = rank_of_end(which, histogram_.count());
     const std::vector<value_bin> bins = histogram_.bins();
     const aim& a = aims_[which];
     if (second_ && !a.counts.empty()) {
@@ -34827,7 +34989,7 @@ class percentile_observer {
       for (const std::uint64_t n : a.counts) {
         all += n;
       }
-      require(all >= a.rank, error_kind::invalid_argument,
+      require(all == a.count, error_kind::invalid_argument,
               "percentile_observer: the second pass has not seen the data of the first");
       // From the smallest value up: for negative values, that is from the largest magnitude down.
       std::uint64_t below = 0;
@@ -34863,8 +35025,8 @@ DETENT_NAMESPACE_END
 //   q = clamp(rounded(acc * real multiplier) + zero_point, qmin, qmax)
 //
 // The engines differ in how they round (requantize_dialect). For a multiplier that is a float, use
-// requantize() of quantize.hpp, round_half_even(float(acc) * multiplier), the "fp32" dialect. That
-// one has vector kernels; the functions here are scalar code.
+// requantize() of quantize.hpp, round_half_even(float(acc) * multiplier), which XNNPACK calls
+// "fp32". That one has vector kernels; the functions here are scalar code.
 #ifndef DETENT_FIXED_POINT_HPP
 #define DETENT_FIXED_POINT_HPP
 
@@ -35091,8 +35253,8 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
      function of namespace reference that it names. q has the size of acc and must not overlap \
      it. Throws shape_mismatch if the sizes differ; invalid_argument if data is null, `levels` \
      is not within the type of q, zero_point is not within `levels`, or m is not normalized (a \
-     mantissa of 0 or 2^30..2^31-1, a shift of -31..30). Nothing is written then. Thread-safe; \
-     allocates nothing. */                                                                     \
+     mantissa of 0 or 2^30..2^31-1, a shift of -31..30), or for an unknown dialect. Nothing is \
+     written then. Thread-safe; allocates nothing. */                                          \
   inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
                          fixed_point_multiplier m, std::int32_t zero_point, grid levels,       \
                          requantize_dialect dialect) {                                         \
@@ -35103,9 +35265,9 @@ void requantize_fixed_point(std::span<const std::int32_t> acc, std::span<Q> q,
      of multipliers.size() elements, and column j takes multipliers[j], as the overload for    \
      one multiplier does. q has the size of acc and must not overlap it. Throws                \
      shape_mismatch if the sizes differ or acc is not whole rows; invalid_argument if data is  \
-     null, `levels` is not within the type of q, zero_point is not within `levels`, or a       \
-     multiplier is not normalized. Nothing is written then. Thread-safe; allocates nothing.    \
-     */                                                                                        \
+     null, `levels` is not within the type of q, zero_point is not within `levels`, a          \
+     multiplier is not normalized, or for an unknown dialect. Nothing is written then.         \
+     Thread-safe; allocates nothing. */                                                        \
   inline void requantize(std::span<const std::int32_t> acc, std::span<Q> q,                    \
                          std::span<const fixed_point_multiplier> multipliers,                  \
                          std::int32_t zero_point, grid levels, requantize_dialect dialect) {   \
@@ -35356,7 +35518,7 @@ DETENT_NAMESPACE_BEGIN
 /// row. fused() says how f is called. Input, exactness, other errors and memory are those of
 /// convolve(), but that each thread keeps memory for a block; throws unsupported for another
 /// output_layout. If sums do not fit the 32 bits of fused_sums(), their values in the block are
-/// any, and overflow is thrown at the end. Thread-safe.
+/// unspecified, and overflow is thrown at the end. Thread-safe.
 template <class F, class T>
 void convolve(std::span<const std::uint8_t> input, const packed_filters& filters, const window& w,
               const fused_epilogue<F, T>& epilogue, const epilogue_options& options = {},
@@ -35501,8 +35663,9 @@ class fused_products {
       : function_(function), caches_(resolved_caches(options[0]->caches)) {
     for (std::size_t i = 0; i < N; ++i) {
       require_rows<T, A>(rows, weights[i]->columns(), *options[i]);
-      products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
       outputs_[i].emplace(matrix_view<T>{}, *options[i]);
+    }
+    while (!make_products(weights, options)) {
     }
   }
 
@@ -35531,6 +35694,21 @@ class fused_products {
   }
 
  private:
+  /// Prepares all products, each of which takes the kernels of the active target. Returns false if
+  /// set_target() changed it meanwhile: the products must have the same kernels, because they share
+  /// the copy of the left side, the parts and the blocks.
+  [[nodiscard]] bool make_products(const std::array<const Weights*, N>& weights,
+                                   const std::array<const epilogue_options*, N>& options) {
+    const target before = active_target();
+    for (std::size_t i = 0; i < N; ++i) {
+      products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
+      if (N > 1 && active_target() != before) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   template <std::size_t... Is>
   void multiply_block(const std::array<left_part, N>& left, std::size_t first,
                       const product_part& block, T* memory, const result_blocks& blocks,
@@ -35615,10 +35793,11 @@ void multiply_fused(matrix_view<const A> lhs, const std::array<const Weights*, N
 /// }
 /// @endcode
 ///
-/// Blocks have up to 64 rows, all of one tile or more, and as many columns as let them fill half of
-/// the first-level cache (options.caches), 64 or more. The calls of f are concurrent if `parallel`
-/// is not empty. If f throws, the product throws, where the parallel_for carries exceptions, and
-/// other blocks may have been computed or not.
+/// Blocks have up to 24 rows, or those of two tiles of the kernels if these are more, and as many
+/// columns as let the blocks (of both products, if there are two) fill the first-level cache
+/// (options.caches): a multiple of 64, but for the last columns. The calls of f are concurrent if
+/// `parallel` is not empty. If f throws, the product throws, where the parallel_for carries
+/// exceptions, and other blocks may have been computed or not.
 ///
 /// Layout, exactness, errors and memory are those of gemm(), but that each thread with tasks keeps
 /// memory for a block and, if lhs is signed, for 256 rows. If sums do not fit the 32 bits of
@@ -36055,10 +36234,10 @@ DETENT_KERNELS_NAMESPACE_END
 
 DETENT_NAMESPACE_BEGIN
 
-/// Computes out[i] = the largest of rows[0][i], rows[1][i], ... for each i, as reference::larger
-/// takes them one after the other: once one of them is NaN, the result is the last NaN; of equal
-/// zeros, the first one stays. T is float, std::uint8_t or std::int8_t. The bits are the same on
-/// every target.
+/// Computes out[i] = the largest of rows[0][i], rows[1][i], ... for each i, by applying
+/// reference::larger() to the rows in their order: once one of them is NaN, the result is the last
+/// NaN; of equal zeros, the first one stays. T is float, std::uint8_t or std::int8_t. The bits are
+/// the same on every target.
 ///
 /// `rows` holds the address of each row. With more than one of `pixels`, the same is done for each:
 /// out has out.size() / pixels elements for each pixel, and pixel p reads the rows from element p *
@@ -36097,8 +36276,8 @@ DETENT_NAMESPACE_END
 //   });
 //   any_observer o = make_observer("half_range", {}, mine);
 //
-// A program that compiles the graph floor separately (DETENT_GRAPH_SEPARATE_COMPILATION) has
-// default_observers() compiled once, with what quantizes models.
+// A program that compiles the graph part separately (DETENT_GRAPH_SEPARATE_COMPILATION) compiles
+// default_observers() once, in the unit that includes <detent/graph/src.hpp>.
 #ifndef DETENT_OBSERVER_REGISTRY_HPP
 #define DETENT_OBSERVER_REGISTRY_HPP
 
@@ -36128,7 +36307,7 @@ DETENT_NAMESPACE_END
 #include <vector>
 
 // ---- detent/observers/observer.hpp ----
-// The room observers/ turns calibration data into scales and zero points. An observer is a value
+// The folder observers/ turns calibration data into scales and zero points. An observer is a value
 // that sees batches of a tensor's values and reports at the end which scale and zero point they
 // call for. It may need one or two passes over the data (phases), can absorb what another observer
 // of its kind has seen (merge), and can be saved and loaded. The observers in this folder give the
@@ -36301,8 +36480,12 @@ struct batch_extent {
     batch_extent e;
     e.range = detail::get_finite_range(in, "batch_extent");
     e.least_magnitude = in.get<float>();
-    detail::require_state(e.range.lower <= e.range.upper && e.least_magnitude >= 0.0F &&
-                              e.least_magnitude <= e.largest_magnitude(),
+    // Values of one sign: the end next to 0 is the least magnitude.
+    const float nearest = (std::max)(e.range.lower, -e.range.upper);
+    detail::require_state(e.range.lower <= e.range.upper &&
+                              (nearest > 0.0F ? e.least_magnitude == nearest
+                                              : e.least_magnitude >= 0.0F &&
+                                                    e.least_magnitude <= e.largest_magnitude()),
                           "batch_extent", "a range and a least magnitude");
     return e;
   }
@@ -36361,7 +36544,8 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///                                             false for a type with follow()
 ///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
-///     void write(detail::byte_writer&) const  appends the state; needed by save()
+///     void write(detail::byte_writer&) const  appends the state, at least one byte; needed by
+///                                             save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
 ///     static constexpr bool takes_any_batch   true if observe() refuses no values, so that
 ///                                             channel_observer need not copy the state first
@@ -36668,9 +36852,9 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_OBSERVER_HPP
 // ---- detent/observers/tools/parity.hpp ----
-// The room observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
+// The folder observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
 // Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
-// same scales as such a tool. Headers here may include observers/ and what that room may include.
+// same scales as such a tool. Headers here may include observers/ and what that folder may include.
 //
 // This file holds what these observers share: whether a tool's bugs are reproduced or repaired, the
 // order of phases, and limits of counts and searches.
@@ -38103,7 +38287,7 @@ DETENT_NAMESPACE_END
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Computes x^q for one q in 0..8 and many x in [0, 16), with a relative error of at most 1e-12; 0
+/// Computes x^q for one q in 0..7 and many x in [0, 16), with a relative error of at most 1e-12; 0
 /// for x < 2^-96.
 ///
 ///     x = 2^e * c * (1 + r)    with c the middle of one of 128 parts of [1, 2), |r| < 2^-8
@@ -39033,7 +39217,7 @@ class observer_registry {
 /// The registry of all observers that come with the library: its own, and those that reproduce
 /// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
 #if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-[[nodiscard]] const observer_registry& default_observers();  // compiled once, with the graph floor
+[[nodiscard]] const observer_registry& default_observers();  // compiled once, with the graph part
 #else
 [[nodiscard]] inline const observer_registry& default_observers();
 #endif
@@ -40296,16 +40480,15 @@ class divergence_search {
 /// by its own sum: next to nothing for a few values far out. Without it, a T that clips all values
 /// but those of one bin would have no divergence at all, as both were the same single bin.
 ///
-/// The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
-/// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
-/// largest magnitude do not count. A lower bound of the divergence rules out most other candidates
-/// early, which does not change the result.
+/// The range seen, cut to [-T, T], gives the parameters by the canonical rule (params_from_range).
+/// Candidates below M * min(levels / 2048, 1) are not judged, except the largest candidate. Zeros,
+/// which every grid can represent, and values below 2^-30 of the largest magnitude do not count. A
+/// lower bound of the divergence rules out most other candidates early, which does not change the
+/// result.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
-/// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with
-/// this range has, or where params_from_range() does.
-/// Thread-safe.
+/// the given range. Throws invalid_argument if there are no bins, for bins whose magnitudes,
+/// counts or sums are impossible in this range, or where params_from_range() does. Thread-safe.
 ///
 /// Sources: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of
 /// bins of one width; Csiszar, "Why least squares and maximum entropy?" (1991), for sums that
@@ -40346,7 +40529,8 @@ DETENT_NAMESPACE_BEGIN
 /// returns. `Solver::observer` is the name of the observer in messages. The aliases below name the
 /// solvers: kl_observer, mse_observer, grid_mse_observer, octav_observer and aciq_observer.
 ///
-/// The result does not depend on the order of values, batches and merges, nor on the CPU. Memory:
+/// The result does not depend on the order of values, batches and merges, nor on the CPU; only that
+/// of aciq_observer may differ between C++ libraries, see aciq(). Memory:
 /// 252 KiB of counts or 504 KiB with sums, less with sparse storage. Not thread-safe: use one per
 /// thread, then merge().
 ///
@@ -40541,25 +40725,26 @@ DETENT_NAMESPACE_BEGIN
 struct isotone_options {
   /// The scheme that finalize() will be called with.
   quant_scheme scheme = asymmetric<std::uint8_t>;
-  /// How many of the largest values of a row must keep their order.
+  /// How many of the largest values of a row must be apart from the next one.
   std::size_t top_k = 1;
   /// The axis along which rows run; negative values count from the last.
   std::ptrdiff_t axis = -1;
 };
 
-/// Looks for the scale with which the most rows surely keep the order of their top_k largest
-/// values. A row is a run of values along the axis; its values are taken as L1 >= L2 >= ..., as
-/// magnitudes if the scheme is symmetric. With c levels above the zero point, the first k keep
-/// their order under a scale s if
+/// Looks for the scale with which the top_k largest values of the most rows are neither clipped nor
+/// close together. A row is a run of values along the axis; its values are taken as L1 >= L2 >=
+/// ..., as magnitudes if the scheme is symmetric. With c levels above the zero point, a row fits a
+/// scale s if
 ///
 ///     L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
 ///
-/// since then L2 is not clipped and neighbours are at least half a step apart. These intervals are
+/// since then L2 is not clipped and neighbours are at least half a step apart. (Neighbours that are
+/// less than one step apart may still get the same level.) These intervals are
 /// collected in two histograms, one of their lower and one of their upper ends. finalize() tests
 /// the ends of bins, where the number of rows is known exactly, and returns the smallest scale that
-/// the most rows surely allow. Its evidence has
+/// the most rows surely fit. Its evidence has
 ///
-///     objective    share of rows for which this is not certain, 1 - rows(s) / rows
+///     objective    share of rows for which that is not certain, 1 - rows(s) / rows
 ///     lower_bound  no scale has a smaller share
 ///
 /// If no row has such an interval, the parameters are those of the range seen. Symmetric schemes
@@ -40896,8 +41081,8 @@ enum class sample_aggregator : std::uint8_t {
 /// share a bin without a sum. Means count them as 0, and a median among them is the middle of that
 /// bin. Apart from that, a mean over all samples adds up exact sums of bins in double. Medians, and
 /// means that count a part of a bin, use the values of bins: from 2^-30 * M on these are at most
-/// 1/512 off, and exact where a bin holds one sample. Not thread-safe: use one per thread, then
-/// merge().
+/// 1/512 off unless they are denormal, and exact where a bin holds one sample. Not thread-safe: use
+/// one per thread, then merge().
 class sample_range_observer {
  public:
   /// Combines ranges as `aggregator` says.
@@ -40983,6 +41168,12 @@ class sample_range_observer {
                 next.lower_.count_nan() + next.upper_.count_nan() == 0 &&
                 next.lower_.count_infinite() + next.upper_.count_infinite() == 0,
             error_kind::bad_file, "sample_range_observer: the state is impossible");
+    if (next.lower_.count() > 0) {
+      const value_range low = next.lower_.range();
+      const value_range high = next.upper_.range();
+      require(low.lower <= high.lower && low.upper <= high.upper, error_kind::bad_file,
+              "sample_range_observer: a sample ends below its beginning");
+    }
     *this = std::move(next);
   }
 
@@ -42734,9 +42925,9 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_OBSERVERS_TOOLS_ORT_HPP
 // ---- detent/observers/tools/ppq.hpp ----
-// The room observers/tools/ppq/ reproduces the calibration observers of PPQ, per tensor, on a CPU:
-// with the same scales to the bit, except where an observer says otherwise. Headers there may
-// include observers/tools/ and what that room may include. This file includes all of them.
+// The folder observers/tools/ppq/ reproduces the calibration observers of PPQ, per tensor, on a
+// CPU: with the same scales to the bit, except where an observer says otherwise. Headers there may
+// include observers/tools/ and what that folder may include. This file includes all of them.
 //
 // A call of observe() stands for one batch. How values are split into batches matters to
 // percentile_observer alone.
@@ -42865,11 +43056,12 @@ struct isotone_options {
 };
 
 /// Reproduces PPQ's "isotone", for the outputs of classifiers. The two largest values L1 >= L2 of a
-/// row quantize to different levels with scales from L2 / (qmax - 0.51), or 0 if that is negative,
-/// to 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
-/// scale is the lower end at which most intervals overlap, the least one of several; the zero point
-/// is 0. Where one interval ends as another begins, they do not overlap. If there is no interval,
-/// the scale is that of the range 0 .. L1. All of it is in double, the difference in float.
+/// row allow scales from L2 / (qmax - 0.51), or 0 if that is negative, to 2 * (L1 - max(L2, 0)), at
+/// which they are half a step apart. Rows with an empty interval or without a positive L1 are left
+/// out. The scale is the lower end at which most intervals overlap, the least one of several; the
+/// zero point is 0. Where one interval ends as another begins, they do not overlap. If there is no
+/// interval, the scale is that of the range 0 .. L1. All of it is in double, the difference in
+/// float.
 ///
 /// Bugs of PPQ:
 /// - For a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not the two
@@ -47802,7 +47994,15 @@ class gram_matrix {
     for (std::size_t i = 0; i < size_; ++i) {
       sum += diagonal(i);
     }
-    return size_ == 0 ? 0.0 : sum / static_cast<double>(size_);
+    const auto count = static_cast<double>(size_);
+    if (std::isfinite(sum)) {
+      return size_ == 0 ? 0.0 : sum / count;
+    }
+    double mean = 0.0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      mean += diagonal(i) / count;
+    }
+    return mean;
   }
 
   /// The matrix that keeps the diagonal alone.
@@ -47815,13 +48015,16 @@ class gram_matrix {
   }
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
   /// and neither G nor `fraction` is zero. Throws invalid_argument if `fraction` is negative or not
-  /// finite.
+  /// finite, or if an element becomes infinite.
   [[nodiscard]] gram_matrix dampened(double fraction) && {
     require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
             "gram_matrix: damping of ", fraction);
     const double added = detail::rounded_product(fraction, mean_diagonal());
     for (std::size_t i = 0; i < size_; ++i) {
-      values_[is_diagonal_ ? i : i * size_ + i] += added;
+      double& element = values_[is_diagonal_ ? i : i * size_ + i];
+      element += added;
+      require(std::isfinite(element), error_kind::invalid_argument, "gram_matrix: damping of ",
+              fraction, " makes element ", i, " of the diagonal infinite");
     }
     return std::move(*this);
   }
@@ -48561,8 +48764,8 @@ DETENT_NAMESPACE_END
 
 #endif  // DETENT_SOLVERS_POWERS_HPP
 // ---- detent/solvers/quantized_weights.hpp ----
-// The room solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution or
-// a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
+// The folder solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution
+// or a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
 // elementwise/, the definitions of kernels, and the public headers of quantization and packing, and
@@ -49177,10 +49380,24 @@ struct smooth_quant_options {
   float smallest_quantile = 0.0F;
   /// The largest scale allowed; finite.
   float largest = std::numeric_limits<float>::max();
-  /// Whether scales are rounded to the nearest power of two (in the logarithm). Such scales change
-  /// nothing but exponents: X / s and W s are exact.
+  /// Whether scales are rounded to the nearest power of two (in the logarithm) that is not clipped;
+  /// if all are, to the largest one below. Such scales change nothing but exponents: X / s and W s
+  /// are exact.
   bool power_of_two = false;
 };
+
+namespace detail {
+
+/// The power of two that is nearest to x in the logarithm among those from smallest to largest; the
+/// largest one below x if there is none. x must be in between.
+[[nodiscard]] inline double near_power_of_two(double x, double smallest, double largest) noexcept {
+  const double below = std::ldexp(1.0, std::ilogb(x));
+  const double above = 2.0 * below;
+  const bool is_above_nearer = x / below >= above / x;
+  return above <= largest && (is_above_nearer || below < smallest) ? above : below;
+}
+
+}  // namespace detail
 
 /// Computes the scale of each feature, one for each column of `weights` (outputs x features):
 ///
@@ -49247,10 +49464,9 @@ struct smooth_quant_options {
   std::vector<float> scales(weights.columns, 1.0F);
   for (std::size_t j = 0; j < scales.size(); ++j) {
     if (raw[j] > 0.0) {
-      scales[j] = static_cast<float>(std::clamp(raw[j], smallest, largest));
-      if (options.power_of_two) {
-        scales[j] = project_to_power_of_two(scales[j], power_of_two_rounding::half_up);
-      }
+      const double clipped = std::clamp(raw[j], smallest, largest);
+      scales[j] = static_cast<float>(
+          options.power_of_two ? detail::near_power_of_two(clipped, smallest, largest) : clipped);
     }
   }
   return scales;
@@ -49480,8 +49696,10 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
     double best_gain = 0.0;
     quant_params best = problem.params(row, group);
     for (std::size_t i = 1; i <= ratios; ++i) {
-      const auto ratio = static_cast<float>(
-          1.0 - rounded_product(static_cast<double>(i), static_cast<double>(options.clip_step)));
+      const auto ratio = (std::max)(
+          options.smallest_clip,
+          static_cast<float>(1.0 - rounded_product(static_cast<double>(i),
+                                                   static_cast<double>(options.clip_step))));
       const quant_params p = problem.range_params(row, group, ratio);
       std::fill(product.begin(), product.end(), 0.0);
       double slope = 0.0;
@@ -50219,12 +50437,14 @@ struct gptq_factor {
   }
   const double mean = g.mean_diagonal();
   const double dead = mean > 0.0 ? mean : 1.0;
-  for (factor.damping = options.damping;;
-       factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
-    const double largest_damping = (std::max)(1.0, options.damping);
-    require(factor.damping <= largest_damping, error_kind::invalid_argument,
+  const double largest_damping = (std::max)(1.0, options.damping);
+  const auto next_damping = [&](double failed) {
+    require(failed < largest_damping, error_kind::invalid_argument,
             "gptq: the Gram matrix is not positive definite, not even with a damping of ",
             largest_damping);
+    return (std::min)((std::max)(10.0 * failed, 1e-6), largest_damping);
+  };
+  for (factor.damping = options.damping;; factor.damping = next_damping(factor.damping)) {
     const double added = rounded_product(factor.damping, mean);
     const auto diagonal = [&](std::size_t j) {
       return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
@@ -50465,7 +50685,7 @@ class gptq_rows {
 /// a group are those of its weights' range when its first column is reached, unless they are given
 /// or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to nearest and
 /// affect no other column. If H is not positive definite in double (for example because G is
-/// singular and damping is 0), damping becomes 1e-6 or ten times itself, until it is;
+/// singular and damping is 0), damping becomes 1e-6 or ten times itself, at most 1, until it is;
 /// evidence.damping is what was used.
 ///
 /// The result is usually much better than nearest rounding, but that is not guaranteed: compare
@@ -50516,10 +50736,12 @@ DETENT_NAMESPACE_END
 #define DETENT_SOLVERS_HQQ_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 DETENT_NAMESPACE_BEGIN
@@ -50571,23 +50793,20 @@ class hqq_group {
   [[nodiscard]] double objective(double zero_point) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
       codes_[i] = static_cast<double>(code(i, zero_point));
-      residuals_[i] =
-          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
     }
-    take_logs(1.0);
-    take_powers(options_.norm);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < n_; ++i) {
-      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
-    }
-    return sum;
+    return objective_of_codes(zero_point);
+  }
+  /// The same for given codes. Those of nearest rounding may differ from code() at ties, because
+  /// w / scale is a float there.
+  [[nodiscard]] double objective_of(const std::int8_t* codes, double zero_point) noexcept {
+    std::copy_n(codes, n_, codes_.begin());
+    return objective_of_codes(zero_point);
   }
 
-  /// The real zero point of least objective among those met on the way from `start`, whose
-  /// objective is given.
-  [[nodiscard]] double search(double start, double start_objective, std::size_t& iterations) {
+  /// The real zero point of least objective among those met on the way from `start`.
+  [[nodiscard]] double search(double start, std::size_t& iterations) {
     double best = start;
-    double best_objective = start_objective;
+    double best_objective = objective(start);
     double penalty = options_.penalty;
     double previous = std::numeric_limits<double>::infinity();
     for (iterations = 0; iterations < options_.iterations; ++iterations) {
@@ -50622,6 +50841,19 @@ class hqq_group {
   }
 
  private:
+  [[nodiscard]] double objective_of_codes(double zero_point) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      residuals_[i] =
+          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
+    }
+    take_logs(1.0);
+    take_powers(options_.norm);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n_; ++i) {
+      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
+    }
+    return sum;
+  }
   /// log |residual / unit|, where it is not 0.
   void take_logs(double unit) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
@@ -50721,25 +50953,30 @@ class hqq_group {
       detail::hqq_group group(problem.row(r) + first, n, static_cast<double>(q.params.scales[at]),
                               levels, options);
       const double start = q.params.zero_points[at];
-      before[at] = group.objective(start);
-      const double found = group.search(start, before[at], iterations[at]);
+      std::int8_t* const codes = q.codes.data() + r * problem.columns + first;
+      before[at] = group.objective_of(codes, start);
+      const double found = group.search(start, iterations[at]);
       const auto integer = [&](double z) {
         return z < levels.qmin   ? static_cast<double>(levels.qmin)
                : z > levels.qmax ? static_cast<double>(levels.qmax)
                                  : z;
       };
-      double zero_point = found;
-      if (!options.real_zero_points) {
-        zero_point = start;
-        after[at] = before[at];
-        for (const double z : {integer(std::floor(found)), integer(std::ceil(found))}) {
-          const double objective = group.objective(z);
-          zero_point = objective < after[at] ? z : zero_point;
-          after[at] = (std::min)(objective, after[at]);
+      double zero_point = start;
+      after[at] = before[at];
+      const std::array<double, 2> tried =
+          options.real_zero_points
+              ? std::array{found, start}
+              : std::array{integer(std::floor(found)), integer(std::ceil(found))};
+      for (const double z : std::span(tried).first(options.real_zero_points ? 1 : 2)) {
+        if (z == start) {
+          continue;  // nearest rounding, which is judged already
         }
-      } else {
+        const double objective = group.objective(z);
+        zero_point = objective < after[at] ? z : zero_point;
+        after[at] = (std::min)(objective, after[at]);
+      }
+      if (options.real_zero_points) {
         q.real_zero_points[at] = static_cast<float>(zero_point);
-        after[at] = group.objective(zero_point);
       }
       if (zero_point == start) {
         continue;  // the codes of nearest rounding stay
@@ -50747,8 +50984,7 @@ class hqq_group {
       q.params.zero_points[at] =
           static_cast<std::int32_t>(integer(reference::round_half_even(zero_point)));
       for (std::size_t i = 0; i < n; ++i) {
-        q.codes[r * problem.columns + first + i] =
-            static_cast<std::int8_t>(group.code(i, zero_point));
+        codes[i] = static_cast<std::int8_t>(group.code(i, zero_point));
       }
     }
   });

@@ -854,7 +854,7 @@ class CommandLine(unittest.TestCase):
         self.assertNotIn(b"MatMulNBits", out.read_bytes())
         self.works(*int4, "--scale-estimation", "--calib", CALIBRATION)
         self.assertNotEqual(first, out.read_bytes())
-        self.works(*int4, "--awq")
+        self.warns(["--awq has scaled nothing"], *int4, "--awq")
         config = self.write("compress.yaml", b"pipeline: nncf\ncompress: int4-asym\ngroup-size: 16\nall-layers: true\n")
         self.works("quantize", MODEL, "-o", out, "--config", config)
         self.assertTrue(first == out.read_bytes())
@@ -883,11 +883,19 @@ class CommandLine(unittest.TestCase):
 
         twice = saved("twice.onnx", node("MatMul", ["x", "w"], ["a"], name="m1"), node("MatMul", ["a", "w"], ["y"], name="m2"))
         nncf = ["-o", out, "--pipeline", "nncf", "--compress", "int8-sym"]
+        data = self.array("x.npy", random.normal(size=(20, 32)).astype(np.float32))
         for ignored in ("m1", "m2"):
             self.warns([ignored, "compressed although it is ignored"], "quantize", twice, *nncf, "--ignore", ignored)
+            self.warns([ignored, "quantized although it is ignored"], "quantize", twice, "-o", out, "--calib", data, "--pipeline", "nncf",
+                       "--ignore", ignored)
         third = saved("third.onnx", node("MatMul", ["x", "w"], ["a"], name="m1"), node("MatMul", ["a", "v"], ["y"], name="m2"))
         text = self.warns(["1 layer stays in float", "'m2'", "[1,32,32]"], "quantize", third, "-o", out, "--approach", "weight-only")
         self.assertIn("1 layer,", text)
+        for approach in (["--calib", data, "--method", "minmax"], ["--approach", "dynamic"]):
+            self.warns(["1 layer stays in float", "'m2'", "[1,32,32]"], "quantize", third, "-o", out, *approach)
+            self.works("quantize", twice, "-o", out, *approach)
+        self.warns(["--awq has scaled nothing"], "quantize", twice, "-o", out, "--pipeline", "nncf", "--compress", "int4-sym",
+                   "--group-size", 16, "--all-layers", "--awq")
         config = self.write("ignored.yaml", b"approach: weight-only\nignored:\n  names: [m2]\n")
         self.works("quantize", third, "-o", out, "--config", config)
         facts = json.loads(self.warns(["1 layer stays"], "quantize", third, "-o", out, "--approach", "weight-only", "--json",
@@ -961,6 +969,8 @@ class CommandLine(unittest.TestCase):
         self.wrong_usage(["hqq", "bits 8", "rtn"], "quantize", MODEL, "-o", out, "--approach", "weight-only",
                          "--weight-algorithm", "hqq", "--bits", 8)
         self.wrong_usage(["--calib"], "quantize", MODEL, "-o", out, "--approach", "weight-only", "--weight-algorithm", "awq")
+        self.wrong_usage(["--bias-correction fast needs calibration samples"], "quantize", MODEL, "-o", out, "--approach", "dynamic",
+                         "--bias-correction", "fast")
 
     def test_the_default_is_no_worse_than_minmax(self):
         """By what the model returns for the samples that both were calibrated with."""

@@ -23,6 +23,7 @@
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -305,6 +306,113 @@ TEST_CASE("executor: shapes are inferred as they come out") {
   }
 }
 
+TEST_CASE("executor: ranks of many open dimensions, and of some that depend on each other") {
+  for (const std::size_t rank : {4U, 5U, 6U, 8U, 12U}) {
+    INFO("rank ", rank);
+    model_builder b;
+    shape dims(rank, -1);
+    dims.back() = 4;
+    b.input("x", dims);
+    b.constant("w", tensor::allocate(element_type::f32, {4, 5}));
+    const std::string y = b.add("MatMul", {"x", "w"});
+    const graph::value_shapes shapes(b.get());
+    CHECK(shapes.rank(y) == rank);
+    dims.back() = 5;
+    CHECK(shapes.dims(y) == dims);
+  }
+  // Results of more bytes than a run allows.
+  model_builder images;
+  images.input("x", {-1, 3, -1, -1});
+  images.constant("w", tensor::allocate(element_type::f32, {256, 3, 1, 1}));
+  const std::string wide = images.add("Conv", {"x", "w"});
+  const std::string square = images.add("MatMul", {wide, wide});
+  CHECK(graph::value_shapes(images.get()).dims(wide) == shape{-1, 256, -1, -1});
+  CHECK(graph::value_shapes(images.get()).rank(square) == std::size_t{4});
+  // One name is one size; the size of a mask may be the sum of two others.
+  model_builder b;
+  b.input("x", {-1, -1, 4});
+  b.input("position", {-1, 4});
+  b.input("past", {-1, -1, 4});
+  b.input("mask", {-1, -1, -1});
+  b.get().inputs[0].params = {"batch", "sequence", ""};
+  b.get().inputs[1].params = {"sequence", ""};
+  b.get().inputs[2].params = {"batch", "past", ""};
+  const std::string sum = b.add("Add", {"x", "position"});
+  const std::string all = b.add("Concat", {"past", sum}, {{"axis", number(1)}});
+  const std::string turned = b.add("Transpose", {all}, {{"perm", list({0, 2, 1})}});
+  const std::string scores = b.add("Add", {b.add("MatMul", {sum, turned}), "mask"});
+  const std::string masked = b.add("Equal", {scores, "mask"});
+  const graph::value_shapes shapes(b.get());
+  CHECK(shapes.dims(sum) == shape{-1, -1, 4});
+  CHECK(shapes.dims(all) == shape{-1, -1, 4});
+  CHECK(shapes.rank(scores) == std::size_t{3});
+  CHECK(shapes.rank(masked) == std::size_t{3});
+  CHECK(graph::detail::value_types(b.get()).type(masked) == element_type::boolean);
+}
+
+TEST_CASE("executor: what a run refuses is known before, and its shape is known all the same") {
+  model_builder b;
+  b.input("x", {2, 4});
+  b.input("z", {2, 4}, element_type::f64);
+  b.constant("w", tensor::allocate(element_type::f64, {4, 3}));
+  const std::string y = b.add("Relu", {"x"});
+  const std::string product = b.add("Gemm", {"z", "w"});
+  const std::string behind = b.add("Neg", {product});
+  b.output(y);
+  b.output(behind, element_type::f64);
+  const auto known = graph::infer_shapes(b.get());
+  CHECK(known.at(product).dims() == shape{2, 3});
+  CHECK(known.at(behind).type() == element_type::f64);
+  const tensors inputs{{"x", floats({2, 4}, std::vector<float>(8))},
+                       {"z", tensor::allocate(element_type::f64, {2, 4})}};
+  check_graph_error(detent::error_kind::unsupported,
+                    {"Gemm", "no code for elements of type float64"},
+                    [&] { static_cast<void>(graph::executor(b.get()).run(inputs)); });
+  // Nothing is computed of results without elements.
+  model_builder empty;
+  empty.input("x", {0, 4}, element_type::f64);
+  empty.constant("w", tensor::allocate(element_type::f64, {4, 3}));
+  empty.output(empty.add("Gemm", {"x", "w"}), element_type::f64);
+  CHECK(graph::executor(empty.get())
+            .run({{"x", tensor::allocate(element_type::f64, {0, 4})}})[0]
+            .dims() == shape{0, 3});
+}
+
+TEST_CASE("executor: shapes and ranks that depend on open dimensions are not certain") {
+  model_builder b;
+  b.input("x", {-1, 3, 8});
+  for (const auto& [name, value] : std::map<std::string, std::int64_t>{
+           {"first", 0}, {"last", std::numeric_limits<std::int64_t>::max()}, {"two", 2}}) {
+    b.constant(name, {value});
+  }
+  // Every other image: one if there are one or two.
+  const std::string half = b.add("Slice", {"x", "first", "last", "first", "two"});
+  const std::string squeezed = b.add("Squeeze", {half});
+  const std::string single = b.add("Reshape", {"x", b.constant("row", {1, 24})});
+  const std::string behind = b.add("Neg", {half});
+  const graph::value_shapes shapes(b.get());
+  CHECK(shapes.dims(half) == shape{-1, 3, 8});
+  CHECK(shapes.rank(half) == std::size_t{3});
+  CHECK(shapes.dims(behind) == shape{-1, 3, 8});
+  CHECK_FALSE(shapes.dims(squeezed).has_value());
+  CHECK_FALSE(shapes.rank(squeezed).has_value());
+  CHECK_FALSE(shapes.rank(single).has_value());  // it takes one image, and no other number
+  const graph::detail::value_types types(b.get());
+  CHECK(types.type(squeezed) == element_type::f32);
+  CHECK_FALSE(types.rank(squeezed).has_value());
+
+  // Windows do not fit into images of one pixel, but fit into others.
+  model_builder windows;
+  windows.input("x", {-1, 3, -1, -1});
+  windows.constant("w", tensor::allocate(element_type::f32, {4, 3, 3, 3}));
+  const std::string conv = windows.add("Conv", {"x", "w"});
+  const std::string flat = windows.add("Flatten", {windows.add("GlobalAveragePool", {conv})});
+  const graph::value_shapes of_windows(windows.get());
+  CHECK(of_windows.rank(conv) == std::size_t{4});
+  CHECK(of_windows.rank(flat) == std::size_t{2});
+  CHECK(of_windows.rank("x") == std::size_t{4});
+}
+
 // ------------------------------------------------------------------------------------------
 // rewrites
 
@@ -436,6 +544,70 @@ TEST_CASE("optimize: additions become biases, MatMul becomes Gemm") {
   const std::string y = b.add("Gemm", {"x", "w", "c"}, {{"alpha", real(2.0F)}});
   b.output(b.add("Add", {y, "c"}));
   check_same_results(simplified(b.get()), b.get(), {{"x", random_floats(r, {4, 3}, -2.0F, 2.0F)}});
+}
+
+TEST_CASE("optimize: a MatMul stays one where only some sizes of a batch make it one of matrices") {
+  test::random_source r(51);
+  INFO("seed ", r.seed());
+  for (const bool is_squeezed : {true, false}) {
+    model_builder b;
+    b.input("x", is_squeezed ? shape{-1, 4, 8} : shape{-1, 8});
+    b.constant("w", random_floats(r, {8, 5}, -1.0F, 1.0F));
+    b.constant("c", random_floats(r, {5}, -1.0F, 1.0F));
+    const std::string x = is_squeezed ? b.add("Squeeze", {"x"}) : "x";
+    b.output(b.add("Add", {b.add("MatMul", {x, "w"}), "c"}));
+    const graph::model m = simplified(b.get());
+    CHECK(operators(m) == (is_squeezed ? "Squeeze MatMul Add" : "Gemm"));
+    for (const std::int64_t n : {1, 3}) {
+      const shape in = is_squeezed ? shape{n, 4, 8} : shape{n, 8};
+      check_same_results(m, b.get(), {{"x", random_floats(r, in, -1.0F, 1.0F)}});
+    }
+  }
+}
+
+TEST_CASE("optimize: nodes that nothing uses do not keep others from being folded") {
+  test::random_source r(52);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 5, 5});
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -1.0F, 1.0F));
+  const std::string conv = b.add("Conv", {"x", "w"});
+  const std::string normal = add_batch_norm(b, r, conv, 4);
+  b.output(b.add("Relu", {normal}));
+  b.add("Neg", {b.add("Abs", {conv})});
+  b.add("Neg", {normal});
+  const tensors inputs{{"x", random_floats(r, {1, 3, 5, 5}, -1.0F, 1.0F)}};
+  const graph::model m = simplified(b.get());
+  CHECK(operators(m) == "Conv Relu");
+  check_same_results(m, b.get(), inputs);
+  const graph::model fused = graph::for_execution(b.get());
+  CHECK(operators(fused) == "detent.Conv");
+  check_same_results(fused, b.get(), inputs);
+}
+
+TEST_CASE("optimize: an Identity stays between an output and what is multiplied behind others") {
+  const tensors inputs{{"x", test::floats({2, 3}, {-1.0F, 2.0F, 3.0F, -4.0F, 5.0F, 6.0F})}};
+  for (const bool is_output_first : {true, false}) {
+    for (const bool is_transposed : {true, false}) {
+      INFO("output first: ", is_output_first, ", Transpose: ", is_transposed);
+      model_builder b;
+      b.input("x", {2, 3});
+      const std::string relu = b.add("Relu", {"x"});
+      const std::string early = is_output_first ? b.add("Identity", {relu}) : std::string();
+      const std::string same = b.add("Identity", {b.add("Identity", {relu})});
+      const std::string y = b.add(is_transposed ? "Transpose" : "Neg", {same});
+      const std::string out = is_output_first ? early : b.add("Identity", {relu});
+      b.output(y);
+      b.output(out);
+      graph::model m = b.get();
+      graph::remove_no_ops(m);
+      graph::sort_and_check(m);
+      CHECK(count(m, "Identity") == (is_transposed ? 1U : 0U));
+      CHECK(first(m, is_transposed ? "Transpose" : "Neg").inputs[0] ==
+            (is_transposed ? relu : out));
+      check_same_results(m, b.get(), inputs, true);
+    }
+  }
 }
 
 TEST_CASE("optimize: Identity and Dropout go, names of outputs stay") {
@@ -1079,6 +1251,8 @@ TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
       } else {
         check(opset, {1, 1, 3, 4}, "Upsample", {}, {"scales"}, {{1, 1, 2, 3}});
         check(opset, {1, 1, 3, 4}, "Upsample", linear, {"scales"}, {{1, 1, 2, 2}});
+        check(opset, {1, 1, 3, 4}, "Upsample", {{"mode", text("bilinear")}}, {"scales"},
+              {{1, 1, 2, 2}});
       }
     }
     if (opset < 10) {
@@ -1091,6 +1265,13 @@ TEST_CASE("opset: models of version 7 to 12 compute the same in 13") {
       check(opset, {1, 1, 3, 4}, "Resize", {}, {"scales"}, {{1, 1, 2, 0.5F}});
       check(opset, {1, 1, 3, 4}, "Resize", {{"mode", text("linear")}}, {"scales"},
             {{1, 1, 1.5F, 2}});
+      // Nearest rounds up where an axis shrinks, and down where it grows.
+      for (const std::vector<float>& scales :
+           {std::vector<float>{1, 1, 0.6F, 0.6F}, std::vector<float>{1, 1, 1, 0.7F},
+            std::vector<float>{1, 1, 0.6F, 1.5F}, std::vector<float>{1, 1, 2, 0.6F},
+            std::vector<float>{1, 0.7F, 2.5F, 1}}) {
+        check(opset, {1, 3, 5, 7}, "Resize", {}, {"scales"}, {scales});
+      }
     }
     check(opset, {1, 3, 1}, "Squeeze", {{"axes", list({0, 2})}});
     check(opset, {1, 3, 1}, "Squeeze", {});
@@ -1238,6 +1419,190 @@ TEST_CASE("opset: rows of Softmax with open dimensions, types of bounds, masks, 
       check(outer, inputs);
     }
   }
+}
+
+TEST_CASE("opset: nearest Resize rounds by the direction of each axis, whatever the scales are") {
+  test::random_source r(53);
+  INFO("seed ", r.seed());
+  const auto upgraded = [](const model_builder& b) {
+    graph::model m = b.get();
+    graph::upgrade_opset(m);
+    graph::sort_and_check(m);
+    return m;
+  };
+  // Scales that are an input.
+  model_builder given(10);
+  given.input("x", {1, 1, 5, 7});
+  given.input("scales", {4});
+  given.output(given.add("Resize", {"x", "scales"}));
+  for (const std::vector<float>& scales :
+       {std::vector<float>{1, 1, 0.6F, 0.6F}, std::vector<float>{1, 1, 0.6F, 1.5F},
+        std::vector<float>{1, 1, 2, 3}, std::vector<float>{1, 1, 1, 1}}) {
+    check_same_results(
+        upgraded(given), given.get(),
+        {{"x", random_floats(r, {1, 1, 5, 7}, -1.0F, 1.0F)}, {"scales", test::floats({4}, scales)}},
+        true);
+  }
+  // Scales that are computed from sizes, which are known if no dimension is open.
+  for (const std::int64_t height : {std::int64_t{5}, std::int64_t{-1}}) {
+    model_builder b(10);
+    b.input("x", {1, 1, height, 7});
+    b.constant("size", test::floats({4}, {1, 1, 3, 7}));
+    const std::string dims = b.add("Cast", {b.add("Shape", {"x"})}, {{"to", number(1)}});
+    b.output(b.add("Resize", {"x", b.add("Div", {"size", dims})}));
+    const graph::model m = upgraded(b);
+    CHECK(count(m, "Resize") == (height < 0 ? 2U : 1U));
+    check_same_results(m, b.get(), {{"x", random_floats(r, {1, 1, 5, 7}, -1.0F, 1.0F)}}, true);
+  }
+  // Upsample only enlarges; a linear Resize does not round.
+  model_builder upsample(9);
+  upsample.input("x", {1, 1, 5, 7});
+  upsample.input("scales", {4});
+  upsample.output(upsample.add("Upsample", {"x", "scales"}));
+  CHECK(operators(upgraded(upsample)) == "Resize");
+  CHECK(upgraded(upsample).nodes[0].get_string("nearest_mode", "") == "floor");
+  model_builder linear(10);
+  linear.input("x", {1, 1, 5, 7});
+  linear.input("scales", {4});
+  linear.output(linear.add("Resize", {"x", "scales"}, {{"mode", text("linear")}}));
+  CHECK(operators(upgraded(linear)) == "Resize");
+  // An older name of the mode, which opset 13 does not have.
+  model_builder bilinear(9);
+  bilinear.input("x", {1, 1, 5, 7});
+  bilinear.constant("scales", test::floats({4}, {1, 1, 2, 2}));
+  bilinear.output(bilinear.add("Upsample", {"x", "scales"}, {{"mode", text("bilinear")}}));
+  CHECK(upgraded(bilinear).nodes[0].get_string("mode", "") == "linear");
+}
+
+TEST_CASE("opset: rows of Softmax where the number of dimensions is not known") {
+  test::random_source r(54);
+  INFO("seed ", r.seed());
+  for (const std::int64_t axis : {-3, -2, -1, 0, 1, 2}) {
+    for (const char* op : {"Softmax", "LogSoftmax", "Hardmax"}) {
+      INFO(std::string(op), " along ", axis);
+      model_builder b(11);
+      b.input("x", {});
+      b.get().inputs[0].has_shape = false;
+      b.output(b.add(op, {"x"}, {{"axis", number(axis)}}));
+      graph::model m = b.get();
+      graph::upgrade_opset(m);
+      graph::sort_and_check(m);
+      check_same_results(m, b.get(), {{"x", random_floats(r, {2, 3, 4}, -3.0F, 3.0F)}}, true);
+    }
+  }
+  // It has two dimensions for one image, and three for several.
+  model_builder b(11);
+  b.input("x", {-1, 4, 3});
+  b.output(b.add("Softmax", {b.add("Squeeze", {"x"})}, {{"axis", number(1)}}));
+  graph::model m = b.get();
+  graph::upgrade_opset(m);
+  graph::sort_and_check(m);
+  for (const std::int64_t n : {1, 3}) {
+    check_same_results(m, b.get(), {{"x", random_floats(r, {n, 4, 3}, -3.0F, 3.0F)}}, true);
+  }
+}
+
+TEST_CASE("opset: operators that ONNX has removed are named") {
+  for (const char* op : {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit",
+                         "GivenTensorFill", "ParametricSoftplus", "Scale", "ScaledTanh"}) {
+    INFO(std::string(op));
+    model_builder b(9);
+    b.input("x", {2, 3});
+    b.output(b.add(op, {"x"}));
+    const std::string label = std::string(op) + "_0";
+    graph::graph_body body = b.get();
+    body.inputs.clear();
+    check_graph_error(error_kind::unsupported, {label, op, "opset 13"},
+                      [&] { graph::upgrade_opset(b.get()); });
+    model_builder outer(9);
+    outer.input("flag", {}, element_type::boolean);
+    outer.input("x", {2, 3});
+    const auto branch = graph::attribute::of(std::move(body));
+    outer.output(outer.add("If", {"flag"}, {{"then_branch", branch}, {"else_branch", branch}}));
+    check_graph_error(error_kind::unsupported, {label, op, "opset 13"},
+                      [&] { graph::upgrade_opset(outer.get()); });
+    // Other domains may have an operator of that name.
+    model_builder own(9);
+    own.input("x", {2, 3});
+    own.output(own.add(op, {"x"}, {}, "somebody"));
+    graph::upgrade_opset(own.get());
+    CHECK(own.get().nodes[0].op_type == op);
+  }
+}
+
+TEST_CASE("opset: bounds, paddings and masks in sub-graphs have the type of the data") {
+  test::random_source r(55);
+  INFO("seed ", r.seed());
+  const tensor wide =
+      make_tensor(element_type::f64, {2, 3}, std::vector<double>{-3, -1, 0, 1, 2, 5});
+  const test::attributes bounds{{"min", real(-1.5F)}, {"max", real(1.5F)}};
+  const test::attributes pads{{"pads", list({1, 0, 0, 2})}, {"value", real(1.5F)}};
+  const auto check = [&](const model_builder& b, const tensors& inputs) {
+    graph::model upgraded = b.get();
+    graph::upgrade_opset(upgraded);
+    graph::sort_and_check(upgraded);
+    const tensor expected = test::outputs_of(b.get(), inputs)[0];
+    const tensor found = test::outputs_of(upgraded, inputs)[0];
+    CHECK(found.type() == expected.type());
+    REQUIRE(found.dims() == expected.dims());
+    CHECK(std::equal(found.raw(), found.raw() + found.bytes(), expected.raw()));
+  };
+  const auto branches = [](model_builder& outer, graph::graph_body body) {
+    outer.constant("flag", make_tensor(element_type::boolean, {}, std::vector<std::uint8_t>{1}));
+    const auto branch = graph::attribute::of(std::move(body));
+    return outer.add("If", {"flag"}, {{"then_branch", branch}, {"else_branch", branch}});
+  };
+  for (const char* op : {"Clip", "Pad", "Dropout"}) {
+    for (const bool is_cast : {true, false}) {
+      INFO(std::string(op), ", behind a Cast: ", is_cast);
+      const bool is_dropout = std::string(op) == "Dropout";
+      const std::int64_t opset = is_dropout ? 9 : 10;
+      model_builder body(opset);
+      const std::string x =
+          is_cast ? body.add("Neg", {body.add("Cast", {"narrow"}, {{"to", number(11)}})})
+                  : body.add("Neg", {"x"});
+      std::string y = body.add(op, {x},
+                               is_dropout     ? test::attributes{}
+                               : op[0] == 'C' ? bounds
+                                              : pads);
+      if (is_dropout) {
+        body.get().nodes.back().outputs = {"kept", "mask"};
+        y = body.add("Neg", {"mask"});
+      }
+      body.output(y, element_type::undefined);
+      model_builder outer(opset);
+      outer.input("x", {2, 3}, element_type::f64);
+      outer.input("narrow", {2, 3});
+      outer.output(branches(outer, body.get()), element_type::f64);
+      check(outer, {{"x", wide}, {"narrow", random_floats(r, {2, 3}, -3.0F, 3.0F)}});
+    }
+  }
+  // A value that a Loop carries has the type that it begins with, if none is declared.
+  for (const bool is_declared : {true, false}) {
+    model_builder body(10);
+    body.input("i", {}, element_type::s64);
+    body.input("goes", {}, element_type::boolean);
+    body.input("v", {2, 3}, is_declared ? element_type::f64 : element_type::undefined);
+    body.get().inputs[2].has_shape = false;
+    body.output(body.add("Identity", {"goes"}), element_type::boolean);
+    body.output(body.add("Clip", {"v"}, bounds), element_type::undefined);
+    model_builder outer(10);
+    outer.input("x", {2, 3}, element_type::f64);
+    outer.constant("count", make_tensor(element_type::s64, {}, std::vector<std::int64_t>{2}));
+    outer.output(
+        outer.add("Loop", {"count", "", "x"},
+                  {{"body", graph::attribute::of(static_cast<graph::graph_body>(body.get()))}}),
+        element_type::f64);
+    check(outer, {{"x", wide}});
+  }
+  // An unknown operator may make any type.
+  model_builder body(10);
+  body.output(body.add("Clip", {body.add("Foo", {"x"}, {}, "somebody")}, bounds));
+  model_builder outer(10);
+  outer.input("x", {2, 3});
+  outer.output(branches(outer, body.get()));
+  check_graph_error(error_kind::unsupported, {"Clip_1", "Foo_0_out", "opset 13"},
+                    [&] { graph::upgrade_opset(outer.get()); });
 }
 
 TEST_CASE("a BatchNormalization in training is not folded") {

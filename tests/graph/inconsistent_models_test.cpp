@@ -22,6 +22,7 @@
 #include <detent/graph/nncf/nncf.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/channel_sums.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qoperator.hpp>
 #include <detent/graph/quantize/static_quantization.hpp>

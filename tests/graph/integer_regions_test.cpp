@@ -281,6 +281,257 @@ TEST_CASE("a product that lowering leaves in float stays outside") {
   CHECK(operators(m, found.regions[0]).count("Sigmoid") == 0);
 }
 
+/// One node that takes x and constants.
+graph::model with_one_node(const std::string& op, const tensor& x,
+                           const std::vector<tensor>& constants, test::attributes a = {},
+                           const std::string& domain = "") {
+  model_builder b(18);
+  b.get().opsets["com.microsoft"] = 1;
+  b.get().opsets["detent"] = 1;
+  std::vector<std::string> inputs{b.input("x", x.dims(), x.type())};
+  for (std::size_t i = 0; i < constants.size(); ++i) {
+    inputs.push_back(constants[i].defined() ? b.constant("c" + std::to_string(i), constants[i])
+                                            : "");
+  }
+  b.output(b.add(op, std::move(inputs), std::move(a), domain), x.type());
+  return b.get();
+}
+
+/// Zeros.
+tensor zeros(element_type type, graph::shape dims) {
+  tensor t = tensor::allocate(type, std::move(dims));
+  std::fill_n(static_cast<std::byte*>(t.mutable_raw()), t.bytes(), std::byte{0});
+  return t;
+}
+
+/// A MatMulNBits of [3, 128] with 40 columns in blocks of 32.
+graph::model nbits_model(std::int64_t bits, std::int64_t accuracy_level,
+                         const std::string& domain = "com.microsoft", std::vector<tensor> more = {},
+                         float scale = 0.1F) {
+  std::vector<tensor> constants{zeros(element_type::u8, {40, 4, 32 * bits / 8}),
+                                floats({40, 4}, std::vector<float>(160, scale))};
+  constants.insert(constants.end(), more.begin(), more.end());
+  return with_one_node("MatMulNBits", zeros(element_type::f32, {3, 128}), constants,
+                       {{"K", test::number(128)},
+                        {"N", test::number(40)},
+                        {"bits", test::number(bits)},
+                        {"block_size", test::number(32)},
+                        {"accuracy_level", test::number(accuracy_level)}},
+                       domain);
+}
+
+TEST_CASE("a MatMulNBits that multiplies floats is no integer product") {
+  const tensor integer_zero_points = zeros(element_type::u8, {40, 2});
+  const tensor real_zero_points = zeros(element_type::f32, {40, 4});
+  const tensor block_indices = zeros(element_type::s32, {128});
+  const auto is_product = [](const graph::model& m) {
+    const region_search found = find(m);
+    CHECK(find(m, claim_mode::all).regions.size() == 1);
+    if (found.regions.empty()) {
+      CHECK(found.reasons[0] == "its product is of floats");
+      return false;
+    }
+    CHECK(found.regions[0].products == 1);
+    CHECK(found.regions[0].multiply_adds == 3 * 128 * 40);  // whatever the weights' bits are
+    return true;
+  };
+  const char* const microsoft = "com.microsoft";
+  CHECK(is_product(nbits_model(4, 4)));
+  CHECK(is_product(nbits_model(4, 4, microsoft, {integer_zero_points})));
+  CHECK(is_product(nbits_model(4, 4, microsoft, {}, -0.5F)));
+  CHECK_FALSE(is_product(nbits_model(4, 0)));
+  CHECK_FALSE(is_product(nbits_model(4, 1)));
+  CHECK_FALSE(is_product(nbits_model(8, 4)));
+  CHECK_FALSE(is_product(nbits_model(2, 4)));
+  CHECK_FALSE(is_product(nbits_model(4, 4, microsoft, {real_zero_points})));
+  CHECK_FALSE(is_product(nbits_model(4, 4, microsoft, {tensor(), block_indices})));
+  CHECK_FALSE(is_product(nbits_model(4, 4, microsoft, {}, std::numeric_limits<float>::infinity())));
+  graph::model half = nbits_model(4, 4);  // a run widens floats of 16 bits
+  half.inputs[0].type = element_type::f16;
+  half.outputs[0].type = element_type::f16;
+  for (auto& [name, t] : half.initializers) {
+    t = t.type() == element_type::f32 ? graph::detail::float_to_half(t, element_type::f16) : t;
+  }
+  CHECK(is_product(half));
+  // That of the domain "detent" is always one, or is refused.
+  CHECK(is_product(nbits_model(4, 0, "detent")));
+  CHECK(is_product(nbits_model(2, 0, "detent")));
+  for (const auto& refused :
+       {std::pair(nbits_model(8, 0, "detent"), "weights of 8 bits"),
+        std::pair(nbits_model(4, 0, "detent", {real_zero_points}), "zero points that are no"),
+        std::pair(nbits_model(4, 0, "detent", {tensor(), block_indices}), "g_idx")}) {
+    INFO(std::string(refused.second));
+    for (const claim_mode claim : {claim_mode::integer, claim_mode::all}) {
+      const region_search found = find(refused.first, claim);
+      CHECK(found.regions.empty());
+      CHECK(reason_of(refused.first, found, "MatMulNBits").find(refused.second) !=
+            std::string::npos);
+    }
+  }
+}
+
+/// A QLinearConv of `channels` channels with a window of 3 x 3.
+std::string qlinear_conv(model_builder& b, random_source& r, const std::string& x,
+                         std::int64_t channels, std::int64_t pad) {
+  const std::string name = "of_" + x;
+  const auto count = static_cast<std::size_t>(channels * channels * 9);
+  return b.add(
+      "QLinearConv",
+      {x, b.scalar("xs_" + name, 0.05F), b.constant("xz_" + name, zeros(element_type::u8, {})),
+       b.constant("w_" + name, make_tensor(element_type::s8, {channels, channels, 3, 3},
+                                           r.integers<std::int8_t>(count))),
+       b.scalar("ws_" + name, 0.01F), b.constant("wz_" + name, zeros(element_type::s8, {})),
+       b.scalar("ys_" + name, 0.05F), b.constant("yz_" + name, zeros(element_type::u8, {}))},
+      {{"pads", list({pad, pad, pad, pad})}});
+}
+
+TEST_CASE("products whose size depends on open dimensions count as large") {
+  random_source r(9);
+  const auto search = [&](graph::shape dims, std::int64_t pad) {
+    model_builder b;
+    const std::int64_t channels = dims[1];
+    b.input("x", std::move(dims), element_type::u8);
+    b.output(qlinear_conv(b, r, "x", channels, pad), element_type::u8);
+    return runtimes::find_integer_regions(b.get());
+  };
+  constexpr auto large = static_cast<std::uint64_t>(-1);
+  for (const std::int64_t pad : {0, 1}) {
+    for (const graph::shape& dims : {graph::shape{1, 16, -1, -1}, graph::shape{-1, 16, -1, -1},
+                                     graph::shape{1, 16, -1, 5}, graph::shape{-1, 4, 5, 5}}) {
+      const region_search found = search(dims, pad);
+      REQUIRE(found.regions.size() == 1);
+      CHECK(found.regions[0].multiply_adds == large);
+    }
+  }
+  REQUIRE(search({1, 16, 20, 20}, 1).regions.size() == 1);
+  CHECK(search({1, 16, 20, 20}, 1).regions[0].multiply_adds == 16 * 16 * 9 * 400);
+  CHECK(search({1, 4, 5, 5}, 1).regions.empty());
+  // An open dimension that the product does not depend on.
+  model_builder b;
+  b.input("x", {1, 4, 5, 5}, element_type::u8);
+  b.input("other", {-1});
+  b.output(qlinear_conv(b, r, "x", 4, 1), element_type::u8);
+  b.output(b.add("Relu", {"other"}));
+  CHECK(runtimes::find_integer_regions(b.get()).regions.empty());
+}
+
+TEST_CASE("the multiply-adds of DynamicQuantizeLSTM and of stacked weights") {
+  const auto lstm = [](std::int64_t steps) {
+    model_builder b;
+    b.get().opsets["com.microsoft"] = 1;
+    b.input("x", {steps, 3, 6});
+    const tensor scale = floats({1}, {0.1F});
+    const tensor zero = zeros(element_type::s8, {1});
+    const auto constant = [&](const char* name, const tensor& t) { return b.constant(name, t); };
+    b.output(b.add(
+        "DynamicQuantizeLSTM",
+        {"x", constant("w", zeros(element_type::s8, {1, 6, 20})),
+         constant("r", zeros(element_type::s8, {1, 5, 20})), "", "", "", "", "",
+         constant("ws", scale), constant("wz", zero), constant("rs", scale), constant("rz", zero)},
+        {{"hidden_size", test::number(5)}}, "com.microsoft"));
+    return find(b.get());
+  };
+  REQUIRE(lstm(7).regions.size() == 1);
+  // Each step of each sequence: 4 gates of 5 rows times 6 inputs and 5 hidden states.
+  CHECK(lstm(7).regions[0].multiply_adds == 7 * 3 * 4 * 5 * (6 + 5));
+  REQUIRE(lstm(-1).regions.size() == 1);
+  CHECK(lstm(-1).regions[0].multiply_adds == static_cast<std::uint64_t>(-1));
+
+  const graph::model stacked = with_one_node("MatMulInteger", zeros(element_type::u8, {3, 4, 5}),
+                                             {zeros(element_type::s8, {3, 5, 6})});
+  REQUIRE(find(stacked).regions.size() == 1);
+  CHECK(find(stacked).regions[0].multiply_adds == 3 * 4 * 5 * 6);
+}
+
+TEST_CASE("an operator that has no code for a type stays with the runtime") {
+  // Between two integer products, after a window that an image of one pixel does not hold.
+  for (const std::int64_t extent : {8, -1}) {
+    random_source r(10);
+    model_builder b;
+    b.input("x", {1, 4, extent, extent}, element_type::u8);
+    const std::string first = qlinear_conv(b, r, "x", 4, 0);
+    const std::string between = b.add("Shrink", {first});
+    b.output(qlinear_conv(b, r, between, 4, 0), element_type::u8);
+    b.get().values.push_back({between, element_type::u8, false, {}, {}});  // as runtimes do
+    const graph::model m = b.get();
+    const region_search found = find(m);
+    CHECK(reason_of(m, found, "Shrink").find("no code for elements of type uint8") !=
+          std::string::npos);
+    CHECK(found.regions.size() == 2);
+  }
+  const auto image = [](element_type type) { return zeros(type, {2, 3, 8, 8}); };
+  using test::number;
+  struct refused {
+    const char* op;
+    tensor x;
+    std::vector<tensor> constants;
+    test::attributes attributes;
+  };
+  const element_type f64 = element_type::f64;
+  std::vector<refused> cases{
+      {"Gemm", zeros(f64, {4, 5}), {zeros(f64, {5, 6})}, {}},
+      {"Gemm", zeros(element_type::s32, {4, 5}), {zeros(element_type::s32, {5, 6})}, {}},
+      {"MatMul", zeros(element_type::u8, {4, 5}), {zeros(element_type::u8, {5, 6})}, {}},
+      {"Conv", image(f64), {zeros(f64, {4, 3, 3, 3})}, {}},
+      {"ConvTranspose", image(f64), {zeros(f64, {3, 4, 3, 3})}, {}},
+      {"MaxPool", image(element_type::s32), {}, {{"kernel_shape", list({2, 2})}}},
+      {"GlobalMaxPool", image(element_type::s64), {}, {}},
+      {"Resize",
+       image(element_type::s64),
+       {tensor(), floats({4}, {1, 1, 2, 2})},
+       {{"mode", test::text("linear")}}},
+      {"QuantizeLinear",
+       image(element_type::u8),
+       {floats({}, {0.1F}), zeros(element_type::u8, {})},
+       {}},
+      {"GridSample", image(element_type::s32), {zeros(element_type::f32, {2, 4, 4, 2})}, {}},
+      {"Pow", image(element_type::u8), {image(element_type::u8)}, {}},
+      {"BitwiseNot", image(element_type::f32), {}, {}},
+      {"Neg", image(element_type::u8), {}, {}},
+      {"Less", image(element_type::boolean), {image(element_type::boolean)}, {}},
+  };
+  for (const char* op : {"Shrink", "Sigmoid", "IsNaN", "Sum", "Mean", "AveragePool", "LpPool",
+                         "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization"}) {
+    const bool is_pool = op == std::string("AveragePool") || op == std::string("LpPool");
+    const test::attributes a =
+        is_pool ? test::attributes{{"kernel_shape", list({2, 2})}} : test::attributes{};
+    for (const element_type type : {element_type::u8, element_type::s32, element_type::s64}) {
+      cases.push_back({op, image(type), {}, a});
+    }
+  }
+  for (const refused& c : cases) {
+    INFO(std::string(c.op), " of ", std::string(graph::name(c.x.type())));
+    const graph::model m = with_one_node(c.op, c.x, c.constants, c.attributes);
+    const region_search found = find(m, claim_mode::all);
+    CHECK(found.regions.empty());
+    CHECK(found.reasons[0].find("elements of type") != std::string::npos);
+  }
+  // Indices of MaxPool that count columns first.
+  for (const std::size_t axes : {1U, 2U, 3U}) {
+    graph::shape dims(axes + 2, 4);
+    graph::model m = with_one_node(
+        "MaxPool", zeros(element_type::f32, dims), {},
+        {{"kernel_shape", list(std::vector<std::int64_t>(axes, 2))}, {"storage_order", number(1)}});
+    CHECK(find(m, claim_mode::all).regions.size() == 1);  // without indices
+    m.nodes[0].outputs.push_back("indices");
+    const region_search found = find(m, claim_mode::all);
+    CHECK(found.regions.size() == (axes == 2 ? 1 : 0));
+    CHECK((axes == 2 || found.reasons[0].find("storage_order 1 of rank") != std::string::npos));
+  }
+  // Floats of 16 bits are widened before they run.
+  for (const element_type half : {element_type::f16, element_type::bf16}) {
+    for (const auto& [op, constants] :
+         {std::pair<const char*, std::vector<tensor>>("Shrink", {}),
+          std::pair<const char*, std::vector<tensor>>("Conv", {zeros(half, {4, 3, 3, 3})}),
+          std::pair<const char*, std::vector<tensor>>("Sum", {image(half)})}) {
+      const graph::model m = with_one_node(op, image(half), constants);
+      REQUIRE(find(m, claim_mode::all).regions.size() == 1);
+      graph::executor e(graph::for_execution(m));
+      CHECK(e.run({{"x", image(half)}})[0].type() == half);
+    }
+  }
+}
+
 /// A model whose nodes take values of any nodes before them. Some nodes have no operator.
 graph::model random_model(random_source& r) {
   model_builder b;

@@ -26,6 +26,7 @@
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/run/executor.hpp>
 
+#include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "recorded_models.hpp"
 
@@ -241,6 +242,13 @@ void check_biases(const nncf::quantization& q, const recorded_case& c) {
   CHECK(q.biases_before.size() == c.biases.size());
 }
 
+/// Whether a result is that of a MatMul whose right side has other dimensions than a matrix.
+bool is_no_matrix(const graph::model& m, const std::string& result) {
+  const graph::node* n = producer(m, result);
+  const graph::tensor* w = n != nullptr && n->is("MatMul") ? m.initializer(n->inputs[1]) : nullptr;
+  return w != nullptr && w->rank() != 2;
+}
+
 void check_case(const graph::model& m, const recorded_case& c) {
   INFO(c.name, " ", c.preset, " ", c.type);
   const nncf::quantization q = nncf::quantize(
@@ -259,6 +267,11 @@ void check_case(const graph::model& m, const recorded_case& c) {
         layers.insert(at);
         const auto expected = c.layers.find(at);
         REQUIRE(expected != c.layers.end());
+        if (m.initializers.count(q.quantizers[k].value) != 0 && at.second == 1 &&
+            is_no_matrix(m, at.first)) {
+          CHECK(p.scales.size() == 1);  // ONNX Runtime takes no more
+          continue;
+        }
         CHECK(p.scales.size() == expected->second.count);
         if (c.type == "none") {
           CHECK(hash_of(p.scales) == expected->second.hash);

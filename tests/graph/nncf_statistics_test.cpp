@@ -113,6 +113,30 @@ TEST_CASE("nncf::statistics: other options give what samples give, to the bit") 
   }
 }
 
+TEST_CASE("nncf::statistics: places that only some presets and modes have") {
+  test::random_source r(506);
+  INFO("seed ", r.seed());
+  model_builder table;
+  table.input("ids", {2, 3}, element_type::s64);
+  table.constant("table", random_floats(r, {10, 8}, -1.0F, 1.0F));
+  table.constant("w", random_floats(r, {8, 8}, -1.0F, 1.0F));
+  const std::string e = table.add("Gather", {"table", "ids"});
+  table.output(table.add("MatMul", {e, "w"}));
+  std::vector<tensors> samples;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    samples.push_back({{"ids", make_tensor(element_type::s64, {2, 3},
+                                           std::vector<std::int64_t>{i, 1, 2, 3, 4, 5 + i})}});
+  }
+  const nncf::dataset data(samples);
+  for (const nncf::preset collected : {nncf::preset::performance, nncf::preset::mixed}) {
+    const nncf::statistics s = nncf::collect_statistics(table.get(), data, {.preset = collected});
+    for (const nncf::preset tried : {nncf::preset::performance, nncf::preset::mixed}) {
+      CHECK(graph::to_onnx(nncf::quantize(table.get(), s, {.preset = tried}).result) ==
+            graph::to_onnx(nncf::quantize(table.get(), data, {.preset = tried}).result));
+    }
+  }
+}
+
 TEST_CASE("nncf::statistics: SmoothQuant, subsets and estimators") {
   test::random_source r(502);
   INFO("seed ", r.seed());

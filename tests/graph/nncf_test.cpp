@@ -746,6 +746,103 @@ TEST_CASE("nncf::quantize: one scale where ONNX Runtime fuses a depthwise convol
   }
 }
 
+TEST_CASE("nncf::quantize: one scale where ONNX Runtime fuses an average or looks past movement") {
+  test::random_source r(226);
+  INFO("seed ", r.seed());
+  struct form {
+    const char* between;
+    bool bias, has_channels;
+  };
+  const form forms[] = {{"AveragePool", true, false}, {"GlobalAveragePool", true, false},
+                        {"MaxPool", true, true},      {"MaxPool", false, true},
+                        {"Transpose", true, true},    {"Transpose", false, false},
+                        {"Identity", false, false},   {"Pad", false, false},
+                        {"Pad", true, true},          {"Sigmoid", true, true}};
+  for (const form& f : forms) {
+    INFO(f.between, " bias ", f.bias);
+    model_builder b;
+    b.input("x", {1, 3, 8, 8});
+    const std::string relu = b.add("Relu", {layer(b, r, "x", {4, 3, 1, 1})});
+    std::string y;
+    if (f.between == std::string("Transpose")) {
+      y = b.add("Transpose", {relu}, {{"perm", list({0, 1, 3, 2})}});
+    } else if (f.between == std::string("Pad")) {
+      b.constant("pads", std::vector<std::int64_t>{0, 0, 1, 1, 0, 0, 1, 1});
+      y = b.add("Pad", {relu, "pads"});
+    } else if (f.between == std::string("AveragePool") || f.between == std::string("MaxPool")) {
+      y = b.add(f.between, {relu}, {{"kernel_shape", list({2, 2})}});
+    } else {
+      y = b.add(f.between, {relu});
+    }
+    std::vector<std::string> inputs{y,
+                                    b.constant("w", random_floats(r, {4, 1, 1, 1}, -0.4F, 0.4F))};
+    if (f.bias) {
+      inputs.push_back(b.constant("c", random_floats(r, {4}, -0.1F, 0.1F)));
+    }
+    b.output(layer(b, r, b.add("Conv", inputs, {{"group", number(4)}}), {2, 4, 1, 1}));
+    const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+    for (const bool has_u8 : {false, true}) {
+      const nncf::quantization q =
+          nncf::quantize(b.get(), nncf::dataset(samples), {.unsigned_activations = has_u8});
+      std::size_t found = 0;
+      for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+        if (!q.quantizers[k].weights_of && q.quantizers[k].config.per_channel) {
+          ++found;
+          CHECK(q.parameters[k].scales.size() == (f.has_channels ? 4 : 1));
+        }
+      }
+      CHECK(found == 1);
+      CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.08);
+    }
+  }
+}
+
+TEST_CASE("nncf::quantize: one scale for the right side of a product that is no matrix") {
+  test::random_source r(227);
+  INFO("seed ", r.seed());
+  for (const shape& dims : {shape{6}, shape{1, 6, 5}, shape{2, 6, 5}, shape{6, 5}}) {
+    INFO(graph::to_string(dims));
+    model_builder b;
+    b.input("x", {2, 4, 6});
+    b.constant("w", random_floats(r, dims, -1.0F, 1.0F));
+    b.output(b.add("MatMul", {b.add("Relu", {"x"}), "w"}));
+    const auto samples = samples_of(r, {2, 4, 6}, 3);
+    const auto scales_of = [&](nncf::quantization_mode mode) {
+      const auto q = nncf::quantize(b.get(), nncf::dataset(samples), {.mode = mode});
+      CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.2);
+      return all_weights(q).at("w").scales.size();
+    };
+    const std::size_t channels = dims.size() == 1 ? 6 : 5;
+    CHECK(scales_of(nncf::quantization_mode::int8) == (dims.size() == 2 ? channels : 1));
+    CHECK(scales_of(nncf::quantization_mode::fp8_e4m3) == channels);
+  }
+}
+
+TEST_CASE("nncf::place_quantizers: values whose shape depends on inputs are floats, too") {
+  test::random_source r(228);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 3, 4, 4});
+  b.input("rows", {2}, element_type::s64);
+  b.constant("w", random_floats(r, {16, 5}, -0.4F, 0.4F));
+  const std::string relu = b.add("Relu", {layer(b, r, "x", {4, 3, 1, 1})});
+  const std::string flat = b.add("Reshape", {relu, "rows"});
+  const std::string chosen = b.add("ArgMax", {flat});
+  const std::string picked = b.add("Gather", {flat, chosen});
+  b.output(b.add("MatMul", {flat, "w"}));
+  b.output(picked);
+  const auto placed = nncf::place_quantizers(b.get(), {});
+  std::set<std::string> values;
+  for (const nncf::placed_quantizer& q : placed) {
+    if (!q.weights_of) {
+      values.insert(q.value);
+    }
+  }
+  CHECK(values.count("x") == 1);
+  CHECK(values.count(relu) + values.count(flat) == 1);
+  CHECK(values.count(chosen) == 0);
+}
+
 TEST_CASE("nncf::quantize: subset_size limits what is drawn, in as few passes as possible") {
   test::random_source r(211);
   INFO("seed ", r.seed());
@@ -1626,6 +1723,44 @@ TEST_CASE("nncf: groups of quantizers, and models without some of them") {
   CHECK(test::different(q.result, same.result, samples[0]).empty());
   check_graph_error(error_kind::invalid_argument, {"without_quantizers"},
                     [&] { static_cast<void>(nncf::without_quantizers(q, {99})); });
+}
+
+TEST_CASE(
+    "nncf: layers that share weights are ignored in vain, and get their biases back together") {
+  test::random_source r(229);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 8, 8});
+  b.constant("w", random_floats(r, {3, 3, 1, 1}, -0.4F, 0.4F));
+  b.constant("c", random_floats(r, {3}, 0.2F, 0.5F));
+  b.constant("d", random_floats(r, {3}, 0.2F, 0.5F));
+  const std::string first = b.add("Conv", {"x", "w", "c"});
+  const std::string second = b.add("Conv", {b.add("Relu", {first}), "w", "d"});
+  b.output(b.add("Sigmoid", {second}));
+  const auto samples = samples_of(r, {1, 3, 8, 8}, 3);
+  const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples));
+  CHECK(q.ignored_in_vain.empty());
+  CHECK(q.biases_before.size() == 2);
+  std::set<std::size_t> all;
+  for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+    if (q.quantizers[k].weights_of) {
+      all.insert(k);
+    }
+  }
+  REQUIRE(all.size() == 1);
+  const nncf::quantization rest = nncf::without_quantizers(q, all);
+  CHECK(rest.biases_before.empty());
+  for (const graph::node& n : rest.float_model.nodes) {
+    if (n.is("Conv")) {
+      CHECK((n.inputs[2] == "c" || n.inputs[2] == "d"));
+    }
+  }
+  const graph::model m = b.get();
+  nncf::quantize_options options;
+  options.ignored_scope.names = {m.nodes.front().name.empty() ? first : m.nodes.front().name};
+  const nncf::quantization other = nncf::quantize(m, nncf::dataset(samples), options);
+  REQUIRE(other.ignored_in_vain.size() == 1);
+  CHECK(other.ignored_in_vain[0] == m.nodes.front().label());
 }
 
 TEST_CASE("calibrate: observers see values in the order of their dimensions") {

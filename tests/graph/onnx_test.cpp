@@ -16,16 +16,19 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/stat.h>
 #endif
 
+#include <detent/graph/model/fingerprint.hpp>
 #include <detent/graph/model/mapped_file.hpp>
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
+#include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -167,6 +170,10 @@ std::string bytes_of(const tensor& t) {
   return {reinterpret_cast<const char*>(t.raw()), t.bytes()};
 }
 
+std::vector<std::string> strings_of(const tensor& t) {
+  return {t.strings().begin(), t.strings().end()};
+}
+
 constexpr element_type all_types[] = {element_type::f32,  element_type::u8,      element_type::s8,
                                       element_type::u16,  element_type::s16,     element_type::s32,
                                       element_type::s64,  element_type::boolean, element_type::f16,
@@ -194,6 +201,8 @@ void check_same_tensor(const tensor& actual, const tensor& expected) {
   CHECK(actual.dims() == expected.dims());
   REQUIRE(actual.has_data() == expected.has_data());
   CHECK(bytes_of(actual) == bytes_of(expected));
+  CHECK(actual.has_strings() == expected.has_strings());
+  CHECK(strings_of(actual) == strings_of(expected));
 }
 
 void check_same_values(const std::vector<graph::value_info>& actual,
@@ -272,6 +281,8 @@ graph::model rich_model(test::random_source& r) {
       b.constant("t_" + graph::name(type) + graph::to_string(dims), random_tensor(r, type, dims));
     }
   }
+  b.constant("strings", tensor::of_strings({3, 1}, {"one", "", std::string("\0\xFF", 2)}));
+  b.constant("no_strings", tensor::of_strings({0, 2}, {}));
   b.input("x", {-1, 3, -1, 7});
   m.inputs[0].params = {"batch", "", "", ""};
   b.input("of_any_shape", {});
@@ -296,6 +307,8 @@ graph::model rich_model(test::random_source& r) {
   n.attributes["strings"].strings = {"one", "", "three"};
   n.attributes["t"].kind = graph::attribute::kind_type::t;
   n.attributes["t"].t = random_tensor(r, element_type::s4, {3});
+  n.attributes["t_of_strings"].kind = graph::attribute::kind_type::t;
+  n.attributes["t_of_strings"].t = tensor::of_strings({}, {"only"});
   m.nodes.push_back(std::move(n));
   b.add("Relu", {"a"});
   m.values.push_back({"a", element_type::f32, true, {-1, 2}, {"batch", ""}});
@@ -489,6 +502,41 @@ TEST_CASE("onnx: initializers that are inputs too are constants") {
   const graph::model m = graph::read_onnx(folder.write("model.onnx", parts.model()));
   CHECK(m.inputs.size() == 1);
   CHECK(m.initializers.size() == 1);
+}
+
+TEST_CASE("onnx: inputs of a sub-graph that are initializers too are constants") {
+  // Up to version 3 of the format every initializer is an input; the node gives no value for it.
+  const std::string body = message([](fields& g) {
+    g.add_message(1, node_message("Add", {"a", "c"}, {"sum"}));
+    g.add_message(1, node_message("Identity", {"goes"}, {"still"}));
+    g.add_string(2, "body");
+    g.add_message(
+        5, tensor_message("c", element_type::f32, {1}, [](fields& w) { w.add_float(4, 10.0F); }));
+    g.add_message(11, value_message("i", element_type::s64, {}));
+    g.add_message(11, value_message("goes", element_type::boolean, {}));
+    g.add_message(11, value_message("a", element_type::f32, {1}));
+    g.add_message(11, value_message("c", element_type::f32, {1}));
+    g.add_message(12, value_message("still", element_type::boolean, {}));
+    g.add_message(12, value_message("sum", element_type::f32, {1}));
+  });
+  graph_parts parts;
+  parts.nodes = {node_message("Loop", {"count", "", "x"}, {"y"}) + message([&](fields& w) {
+                   w.add_message(5, message([&](fields& a) {
+                                   a.add_string(1, "body");
+                                   a.add_message(6, body);
+                                   a.add_int32(20, 5);
+                                 }));
+                 })};
+  parts.initializers = {
+      tensor_message("count", element_type::s64, {}, [](fields& w) { w.add_int64(7, 2); })};
+  parts.inputs = {value_message("x", element_type::f32, {1})};
+  parts.outputs = {value_message("y", element_type::f32, {1})};
+  graph::model m = graph::parse_onnx(parts.model(), ".");
+  CHECK(m.nodes[0].find("body")->g->inputs.size() == 3);
+  m = graph::parse_onnx(graph::to_onnx(m), ".");
+  graph::executor runner(m);
+  const auto result = runner.run({{"x", test::floats({1}, {1.0F})}});
+  CHECK(test::values_of<float>(result[0]) == std::vector<float>{21.0F});
 }
 
 // -------------------------------------------------------------------------------------- external
@@ -860,6 +908,334 @@ TEST_CASE("onnx: functions of a model are kept, and calls of them are refused by
               graph::parse_onnx(model_with_functions("custom", "Negate", {negate}, "second"), {}));
         });
   }
+}
+
+// --------------------------------------------------------------------------- fields that are
+// only kept
+
+namespace {
+
+/// The values of all fields that a path of numbers leads to: bytes, and numbers as text.
+std::vector<std::string> fields_at(std::string_view bytes, const std::vector<std::uint32_t>& path,
+                                   std::size_t depth = 0) {
+  std::vector<std::string> found;
+  protozero::pbf_reader reader(bytes.data(), bytes.size());
+  while (reader.next()) {
+    if (reader.tag() != path[depth]) {
+      reader.skip();
+    } else if (reader.wire_type() != protozero::pbf_wire_type::length_delimited) {
+      found.push_back(std::to_string(reader.get_int64()));
+    } else if (depth + 1 == path.size()) {
+      found.push_back(reader.get_string());
+    } else {
+      const protozero::data_view view = reader.get_view();
+      const auto within = fields_at({view.data(), view.size()}, path, depth + 1);
+      found.insert(found.end(), within.begin(), within.end());
+    }
+  }
+  return found;
+}
+
+std::string entry_message(const std::string& key) {
+  return message([&](fields& w) {
+    w.add_string(1, key);
+    w.add_string(2, "value of " + key);
+  });
+}
+
+/// The declaration of a float value of shape [2, n, ?] with all that it can say.
+std::string described_value(const std::string& name) {
+  const std::string dims = message([](fields& w) {
+    w.add_message(1, message([](fields& dim) { dim.add_int64(1, 2); }));
+    w.add_message(1, message([](fields& dim) {
+                    dim.add_string(2, "n");
+                    dim.add_string(3, "DATA_CHANNEL");
+                  }));
+    w.add_message(1, message([](fields& dim) { dim.add_string(3, "DATA_FEATURE"); }));
+  });
+  return message([&](fields& w) {
+    w.add_string(1, name);
+    w.add_message(2, message([&](fields& type) {
+                    type.add_message(1, message([&](fields& t) {
+                                       t.add_int32(1, 1);
+                                       t.add_message(2, dims);
+                                     }));
+                    type.add_string(6, "IMAGE");
+                  }));
+    w.add_string(3, "text of value " + name);
+    w.add_message(4, entry_message("value " + name));
+  });
+}
+
+std::string described_node(const std::string& op, const std::string& in, const std::string& out,
+                           const std::string& attributes = "") {
+  return node_message(op, {in}, {out}) + attributes + message([&](fields& w) {
+           w.add_string(6, "text of " + op);
+           w.add_message(9, entry_message(op));
+           w.add_message(10, message([](fields& device) { device.add_string(1, "device"); }));
+           w.add_string(99, "new field of " + op);
+         });
+}
+
+std::string described_branch(const std::string& name, const std::string& op) {
+  const std::string body = message([&](fields& g) {
+    g.add_message(1, described_node(op, "x", name));
+    g.add_string(2, name);
+    g.add_string(10, "text of " + name);
+    g.add_message(12, described_value(name));
+  });
+  return message([&](fields& node) {
+    node.add_message(5, message([&](fields& a) {
+                       a.add_string(1, name);
+                       a.add_message(6, body);
+                       a.add_string(13, "text of attribute " + name);
+                       a.add_int32(20, 5);
+                     }));
+  });
+}
+
+/// A model in which everything is described, and that has what cannot be kept.
+std::string described_model() {
+  const std::string inner = message([](fields& g) {
+    g.add_message(1, described_node("If", "condition", "chosen",
+                                    described_branch("else_branch", "Neg") +
+                                        described_branch("then_branch", "Abs")));
+    g.add_message(1, described_node("Relu", "chosen", "y"));
+    g.add_string(2, "graph");
+    g.add_message(5, tensor_message("w", element_type::f32, {2000}, [](fields& w) {
+                    w.add_bytes(9, std::string(8000, 'w'));
+                    w.add_string(12, "text of tensor");
+                    w.add_message(16, entry_message("tensor"));
+                  }));
+    g.add_string(10, "text of graph");
+    g.add_message(11, described_value("x"));
+    g.add_message(11, value_message("condition", element_type::boolean, {}));
+    g.add_message(12, described_value("y"));
+    g.add_message(13, described_value("chosen"));
+    g.add_message(14, message([](fields& w) { w.add_string(1, "chosen"); }));
+    g.add_message(16, entry_message("graph"));
+    g.add_string(99, "new field of graph");
+  });
+  return message([&](fields& w) {
+    w.add_int64(1, 10);
+    w.add_string(4, "org.example");
+    w.add_int64(5, 42);
+    w.add_message(7, inner);
+    w.add_message(8, message([](fields& opset) { opset.add_int64(2, 17); }));
+    w.add_message(20, message([](fields& training) { training.add_string(1, "training"); }));
+    w.add_string(99, "new field of model");
+  });
+}
+
+const std::vector<std::vector<std::uint32_t>> kept_paths = {
+    {4},                     // domain
+    {5},                     // model_version
+    {99},                    // what later versions may add
+    {7, 10},                 // the graph: doc_string
+    {7, 16},                 //   metadata_props
+    {7, 99},                 //
+    {7, 1, 6},               // nodes: doc_string
+    {7, 1, 9},               //   metadata_props
+    {7, 1, 99},              //
+    {7, 1, 5, 13},           // attributes: doc_string
+    {7, 1, 5, 6, 10},        // sub-graphs
+    {7, 1, 5, 6, 1, 6},      //
+    {7, 1, 5, 6, 1, 9},      //
+    {7, 1, 5, 6, 12, 3},     //
+    {7, 5, 12},              // initializers: doc_string
+    {7, 5, 16},              //   metadata_props
+    {7, 11, 3},              // inputs: doc_string
+    {7, 11, 4},              //   metadata_props
+    {7, 11, 2, 6},           //   denotation of the type
+    {7, 11, 2, 1, 2, 1, 3},  //   denotations of dimensions
+    {7, 12, 3},              // outputs
+    {7, 12, 4},              //
+    {7, 12, 2, 6},           //
+    {7, 12, 2, 1, 2, 1, 3},  //
+    {7, 13, 3},              // inner values
+    {7, 13, 2, 1, 2, 1, 3},  //
+};
+
+}  // namespace
+
+TEST_CASE("onnx: fields that are not interpreted are written back") {
+  const std::string bytes = described_model();
+  const temporary_folder folder;
+  const graph::model m = graph::read_onnx(folder.write("described.onnx", bytes));
+  const fs::path path = folder.path() / "external.onnx";
+  graph::write_onnx(m, path, {.external_data_from = 1});
+  for (const std::string& written : {graph::to_onnx(m), graph::read_file(path)}) {
+    for (const std::vector<std::uint32_t>& at : kept_paths) {
+      INFO("field ", at.back(), " of depth ", at.size());
+      CHECK(!fields_at(bytes, at).empty());
+      CHECK(fields_at(written, at) == fields_at(bytes, at));
+    }
+    // A dimension that has no denotation gets none.
+    const auto dims = fields_at(written, {7, 11, 2, 1, 2, 1});
+    CHECK(dims == fields_at(bytes, {7, 11, 2, 1, 2, 1}));
+    // These name values that rewrites may remove or rename.
+    for (const std::vector<std::uint32_t>& at :
+         {std::vector<std::uint32_t>{20}, {7, 14}, {7, 1, 10}}) {
+      CHECK(!fields_at(bytes, at).empty());
+      CHECK(fields_at(written, at).empty());
+    }
+  }
+  CHECK(graph::onnx_size(m) == graph::to_onnx(m).size());
+  CHECK(graph::to_onnx(graph::parse_onnx(graph::to_onnx(m), ".")) == graph::to_onnx(m));
+}
+
+TEST_CASE(
+    "onnx: fields that are not interpreted change no fingerprint, and cost nothing if absent") {
+  graph_parts parts = relu_model();
+  const graph::model plain = graph::parse_onnx(parts.model(), ".");
+  CHECK(plain.unread_of_model == nullptr);
+  CHECK(plain.unread == nullptr);
+  CHECK(plain.unread_of_initializers.empty());
+  CHECK(plain.nodes[0].unread == nullptr);
+  CHECK(plain.inputs[0].notes == nullptr);
+  parts.nodes[0] += message([](fields& w) { w.add_string(6, "text"); });
+  parts.outputs[0] += message([](fields& w) { w.add_string(3, "text"); });
+  const graph::model described = graph::parse_onnx(parts.model(), ".");
+  CHECK(described.nodes[0].unread != nullptr);
+  CHECK(described.outputs[0].notes != nullptr);
+  const auto fingerprint_of = [](const graph::model& m) {
+    graph::fingerprint f;
+    f.add(m);
+    return f.value();
+  };
+  CHECK(fingerprint_of(described) == fingerprint_of(plain));
+}
+
+TEST_CASE("onnx: nodes that a rewrite leaves keep their fields") {
+  graph_parts parts = relu_model();
+  parts.nodes = {described_node("Identity", "x", "same"), described_node("Relu", "same", "y")};
+  graph::model m = graph::parse_onnx(parts.model(), ".");
+  graph::remove_no_ops(m);
+  const std::string written = graph::to_onnx(m);
+  CHECK(fields_at(written, {7, 1, 6}) == std::vector<std::string>{"text of Relu"});
+}
+
+TEST_CASE("onnx: attributes of kinds that are not interpreted are written back") {
+  const auto attribute = [](const std::string& name, std::uint32_t field, std::int32_t type) {
+    return message([&](fields& node) {
+      node.add_message(5, message([&](fields& a) {
+                         a.add_string(1, name);
+                         a.add_message(field, entry_message(name));
+                         if (type != 0) {
+                           a.add_int32(20, type);
+                         }
+                       }));
+    });
+  };
+  graph_parts parts = relu_model();
+  parts.nodes[0] += attribute("a", 10, 9) + attribute("b", 14, 13) + attribute("c", 22, 11) +
+                    attribute("d", 23, 0);
+  const std::string bytes = parts.model();
+  const graph::model m = graph::parse_onnx(bytes, ".");
+  const std::string written = graph::to_onnx(m);
+  for (const std::uint32_t field : {1U, 10U, 14U, 20U, 22U, 23U}) {
+    INFO("field ", field);
+    CHECK(fields_at(written, {7, 1, 5, field}) == fields_at(bytes, {7, 1, 5, field}));
+  }
+  // One that has no value to write is refused.
+  graph::model odd = m;
+  odd.nodes[0].attributes["a"].unread = nullptr;
+  check_graph_error(error_kind::unsupported, {"relu", "'a'"},
+                    [&] { static_cast<void>(graph::to_onnx(odd)); });
+}
+
+TEST_CASE("onnx: constants of strings") {
+  const auto strings = [](const std::vector<std::string>& values) {
+    return [values](fields& w) {
+      for (const std::string& s : values) {
+        w.add_string(6, s);
+      }
+    };
+  };
+  const auto labels = [&](const std::vector<std::string>& values) {
+    return tensor_message("labels", element_type::string,
+                          {static_cast<std::int64_t>(values.size())}, strings(values));
+  };
+  const temporary_folder folder;
+  const graph::model m = read_with(folder, labels({"cat", "", "dog"}));
+  const tensor& t = *m.initializer("labels");
+  CHECK(strings_of(t) == std::vector<std::string>{"cat", "", "dog"});
+  CHECK(!t.has_data());
+  CHECK(strings_of(t.reshaped({3, 1})) == strings_of(t));
+  CHECK(!t.form().has_strings());
+  CHECK(!t.retyped(element_type::u8).has_strings());
+  CHECK_THROWS_AS(static_cast<void>(tensor::of_strings({2}, {"one"})), detent::error);
+  CHECK(fields_at(graph::to_onnx(m), {7, 5, 6}) == strings_of(t));
+  CHECK(fields_at(graph::to_onnx(m), {7, 5, 9}).empty());
+  graph::write_onnx(m, folder.path() / "external.onnx", {.external_data_from = 1});
+  check_same_model(graph::read_onnx(folder.path() / "external.onnx"), m);
+  const auto fingerprint_of = [](const tensor& value) {
+    graph::fingerprint f;
+    f.add(value);
+    return f.value();
+  };
+  CHECK(fingerprint_of(t) != fingerprint_of(tensor::of_strings({3}, {"cat", "", "cow"})));
+  check_graph_error(error_kind::unsupported, {"labels", "string"}, [&] {
+    graph::model without = m;
+    without.initializers["labels"] = t.form();
+    static_cast<void>(graph::to_onnx(without));
+  });
+
+  // Their number and their size in memory are checked.
+  check_initializer_rejected(
+      tensor_message("labels", element_type::string, {3}, strings({"one", "two"})),
+      error_kind::bad_file, {"labels", "[3]", "3 strings", "2"});
+  check_initializer_rejected(
+      tensor_message("labels", element_type::string, {1}, [](fields& w) { w.add_bytes(9, "raw"); }),
+      error_kind::bad_file, {"labels", "1 strings", "0"});
+  graph::read_limits limits;
+  limits.max_tensor_bytes = 4 * sizeof(std::string);
+  CHECK_NOTHROW(static_cast<void>(read_with(folder, labels({"", "", "", ""}), limits)));
+  check_graph_error(error_kind::bad_file, {"labels", "4 strings"}, [&] {
+    static_cast<void>(read_with(folder, labels({"", "", "", "", ""}), limits));
+  });
+  check_graph_error(error_kind::bad_file, {"labels", std::to_string(limits.max_tensor_bytes + 1)},
+                    [&] {
+                      static_cast<void>(read_with(folder, labels({"", "x", "", ""}), limits));
+                    });
+  limits = {};
+  limits.max_constant_bytes = sizeof(std::string);
+  check_graph_error(error_kind::bad_file, {"labels", "the limit of all"},
+                    [&] { static_cast<void>(read_with(folder, labels({"x"}), limits)); });
+}
+
+TEST_CASE("onnx: Constant nodes of strings become initializers, and their users stay") {
+  test::model_builder b(17);
+  b.input("ids", {2}, element_type::s64);
+  graph::attribute several;
+  several.kind = graph::attribute::kind_type::strings;
+  several.strings = {"cat", "dog"};
+  graph::attribute whole;
+  whole.kind = graph::attribute::kind_type::t;
+  whole.t = tensor::of_strings({1}, {"cow"});
+  const std::string one = b.add("Constant", {}, {{"value_string", test::text("bird")}});
+  const std::string list = b.add("Constant", {}, {{"value_strings", several}});
+  const std::string given = b.add("Constant", {}, {{"value", whole}});
+  b.output(b.add("Gather", {list, "ids"}), element_type::string);
+  b.output(b.add("Concat", {given, given}, {{"axis", test::number(0)}}), element_type::string);
+  b.output(b.add("Reshape", {one, b.constant("shape", {1})}), element_type::string);
+  CHECK(graph::to_onnx(graph::parse_onnx(graph::to_onnx(b.get()), ".")) == graph::to_onnx(b.get()));
+  const auto known = graph::infer_shapes(b.get());
+  CHECK(known.at(list).dims() == shape{2});
+
+  graph::model m = b.get();
+  graph::fold_constants(m, false);
+  CHECK(m.nodes.size() == 3);
+  CHECK(strings_of(m.initializers.at(one)) == std::vector<std::string>{"bird"});
+  CHECK(m.initializers.at(one).dims().empty());
+  CHECK(strings_of(m.initializers.at(list)) == several.strings);
+  CHECK(strings_of(m.initializers.at(given)) == std::vector<std::string>{"cow"});
+  check_same_model(graph::parse_onnx(graph::to_onnx(m), "."), m);
+
+  // They cannot be computed with.
+  CHECK_THROWS_AS(static_cast<void>(graph::executor(m).run(
+                      {{"ids", test::make_tensor<std::int64_t>(element_type::s64, {2}, {1, 0})}})),
+                  detent::error);
 }
 
 TEST_CASE("onnx: tensors that lie about themselves") {

@@ -184,6 +184,7 @@ def compare(tool, options, failures, folder):
             same = [np.array_equal(a, own[name]) for a, name in zip(whole, names)]
             failures.expect(all(same), f"{model.name}, {threads} threads: {same.count(False)} outputs are not those of detent run")
     nested_graphs(device, failures, folder)
+    graph_of_a_function(device, failures, folder)
     impossible_scales(device, failures, folder)
 
 
@@ -249,6 +250,42 @@ def nested_graphs(device, failures, folder):
     is_new = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 25)
     failures.expect(sum(int(n) > 0 for n in counts) == (3 if is_new else 1), f"regions in several graphs: {counts} claimed")
     failures.expect(is_new == ("ONNX Runtime before 1.25" not in report.read_text()), "the reason of nested graphs")
+
+
+def graph_of_a_function(device, failures, folder):
+    """Layers in the graph of a SequenceMap, and in an If in it: ONNX Runtime moves these nodes after it has asked."""
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 26):
+        return  # 1.23 does not tell whose graph it asks for
+    image = onnx.helper.make_tensor_value_info
+    for is_nested in (False, True):
+        nodes, constants, value = quantized_layers("body", "element", 1)
+        if is_nested:
+            inner = onnx.helper.make_graph(nodes, "branch", [], [image(value, onnx.TensorProto.FLOAT, None)], constants)
+            constants = [numpy_helper.from_array(np.array(True), "flag")]
+            nodes = [onnx.helper.make_node("If", ["flag"], ["inner_y"], then_branch=inner, else_branch=inner)]
+            value = "inner_y"
+        body = onnx.helper.make_graph(nodes, "body", [image("element", onnx.TensorProto.FLOAT, [2, 8, 16, 16])],
+                                      [image(value, onnx.TensorProto.FLOAT, [2, 8, 16, 16])], constants)
+        outer, outer_constants, first = quantized_layers("outer", "x", 1)
+        outer += [onnx.helper.make_node("SequenceConstruct", [first, first], ["images"]),
+                  onnx.helper.make_node("SequenceMap", ["images"], ["results"], body=body),
+                  onnx.helper.make_node("ConcatFromSequence", ["results"], ["y"], axis=0)]
+        graph = onnx.helper.make_graph(outer, "function", [image("x", onnx.TensorProto.FLOAT, [2, 8, 16, 16])],
+                                       [image("y", onnx.TensorProto.FLOAT, None)], outer_constants)
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(model, str(folder / "function.onnx"))
+        try:
+            example.make_session(folder / "function.onnx")
+        except Exception as problem:  # 1.26 does not load the nested one, with or without a provider
+            print(f"a SequenceMap, nested {is_nested}: {str(problem).splitlines()[0][-60:]}")
+            continue
+        x = np.random.default_rng(73).standard_normal((2, 8, 16, 16)).astype(np.float32)
+        report = folder / "function.txt"
+        what = f"the graph of a SequenceMap, nested {is_nested}"
+        check_same(failures, what, folder / "function.onnx", device, report, {"x": x})
+        text = report.read_text()
+        failures.expect("in the graph of a node of SequenceMap" in text, f"{what}: the reason")
+        failures.expect(claimed(report)[0] > 0, f"{what}: the graph around it has no region: {text}")
 
 
 def impossible_scales(device, failures, folder):

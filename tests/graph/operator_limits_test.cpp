@@ -156,6 +156,29 @@ TEST_CASE("limits: recurrent layers whose inputs do not fit") {
   fails("GRU", {x, w, r}, "input 1 has shape");
 }
 
+TEST_CASE("limits: RNN may name more activations than it has directions, LSTM and GRU may not") {
+  // The schema's default, which runtimes write into the node, is that of two directions.
+  const tensor x = ones({2, 1, 3});
+  const tensor r = floats({1, 4, 4}, std::vector<float>(16, 0.125F));
+  const tensor w = floats({1, 4, 3}, std::vector<float>(12, 0.25F));
+  const auto named = [](std::vector<std::string> names) {
+    return attributes{{"activations", texts(std::move(names))}};
+  };
+  const auto values = [&](attributes a) {
+    return values_of<float>(result_of("RNN", {x, w, r}, std::move(a)));
+  };
+  CHECK(values(named({"Tanh", "Tanh"})) == values({}));
+  CHECK(values(named({"Relu", "Tanh"})) == values(named({"Relu"})));
+  CHECK(values(named({"Relu", "Tanh"})) != values({}));
+  attributes both = named({"Relu"});
+  both["direction"] = text("bidirectional");
+  fails("RNN", {x, ones({2, 4, 3}), ones({2, 4, 4})}, "1 activations, expected 2", both);
+  fails("LSTM", {x, ones({1, 16, 3}), ones({1, 16, 4})}, "6 activations, expected 3",
+        named({"Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Tanh"}));
+  fails("GRU", {x, ones({1, 12, 3}), ones({1, 12, 4})}, "4 activations, expected 2",
+        named({"Sigmoid", "Tanh", "Sigmoid", "Tanh"}));
+}
+
 TEST_CASE("limits: NaN is the largest element, and no score") {
   const tensor x = floats({5}, {1.0F, quiet_nan, 3.0F, quiet_nan, 2.0F});
   model_builder b(24);

@@ -968,6 +968,59 @@ TEST_CASE("ppq passes: bias correction comes after passive parameters and before
   CHECK(blocks[0].loss_after == 0.0);
 }
 
+TEST_CASE("ppq passes: scales of weights fit biases that stay in float") {
+  // ONNX Runtime stores such biases in 32 bits, in steps of the two scales: a channel with tiny
+  // weights has steps that are too small.
+  test::random_source r(62);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 2, 3, 3});
+  tensor w = random_floats(r, {3, 2, 1, 1}, -1.0F, 1.0F);
+  w.mutable_data<float>()[2] = 1e-12F;
+  w.mutable_data<float>()[3] = -2e-12F;
+  b.constant("w", w);
+  b.constant("b", floats({3}, {0.5F, -0.43F, 0.25F}));
+  b.output(b.add("Conv", {"x", "w", "b"}));
+  const std::vector<sample> samples = samples_of_x(r, {1, 2, 3, 3}, 4);
+  for (const char* platform : {"onnxruntime", "ppl_cuda"}) {
+    for (const bool fits : {true, false}) {
+      INFO(platform, " fits ", fits);
+      quantized_graph g = ppq::make_quantized_graph(b.get(), minmax_platform(platform));
+      ppq::pass_context c{samples_source(samples), {}};
+      ppq::pipeline passes = ppq::quantizing_passes();
+      passes.pop_back();
+      ppq::run_pipeline(g, passes, c);
+      ppq::passive_parameter_pass{.fit_weight_scales = fits}(g, c);
+      const auto& ids = g.operators[0].inputs;
+      const float x = g.configs.parameters(ids[0]).scales[0];
+      const float tiny = g.configs.parameters(ids[1]).scales[1];
+      CHECK((0.43 / (static_cast<double>(x) * static_cast<double>(tiny)) < 0x1p31) == fits);
+    }
+  }
+  // A bias that the network computes, and that was switched off.
+  model_builder computed;
+  computed.input("x", {1, 2, 3, 3});
+  computed.input("z", {3});
+  computed.constant("w", random_floats(r, {3, 2, 1, 1}, -1.0F, 1.0F));
+  computed.output(computed.add("Conv", {"x", "w", computed.add("Neg", {"z"})}));
+  quantized_graph g = ppq::make_quantized_graph(computed.get(), minmax_platform("ppl_cuda"));
+  for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
+    if (g.network.nodes[i].is("Conv")) {
+      g.configs.dequantize(g.operators[i].inputs[2]);
+    }
+  }
+  std::vector<sample> both;
+  for (int i = 0; i < 3; ++i) {
+    both.push_back({{"x", random_floats(r, {1, 2, 3, 3}, -1.0F, 1.0F)},
+                    {"z", random_floats(r, {3}, -1.0F, 1.0F)}});
+  }
+  ppq::pass_context c{samples_source(both), {}};
+  ppq::pipeline passes = ppq::quantizing_passes();
+  passes.pop_back();
+  ppq::run_pipeline(g, passes, c);
+  ppq::passive_parameter_pass{}(g, c);
+}
+
 // --------------------------------------------------------------------------------- dispatchers
 
 TEST_CASE("ppq passes: dispatchers by name, on a network that computes shapes") {

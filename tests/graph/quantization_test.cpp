@@ -73,6 +73,26 @@ double distance(const graph::model& m, const tensors& inputs, double step = 1.0)
 /// What the lowered form of a model consists of.
 std::string lowered(const graph::model& m) { return operators(graph::for_execution(m)); }
 
+/// A model whose input has an open first dimension makes what it did, but for one level, for one
+/// and for several samples.
+void check_batches(const graph::model& m, test::random_source& r) {
+  for (const std::int64_t n : {1, 3}) {
+    INFO("samples ", n);
+    shape dims = m.inputs[0].dims;
+    dims[0] = n;
+    const tensors inputs{{"x", random_floats(r, dims, -1.0F, 1.0F)}};
+    const std::vector<tensor> expected = outputs_of(m, inputs);
+    const std::vector<tensor> actual = outputs_of(graph::for_execution(m), inputs);
+    CHECK(actual[0].dims() == expected[0].dims());
+    const std::vector<int> a = levels(actual[0]);
+    const std::vector<int> e = levels(expected[0]);
+    REQUIRE(a.size() == e.size());
+    for (std::size_t i = 0; i < e.size(); ++i) {
+      CHECK(std::abs(a[i] - e[i]) <= 1);
+    }
+  }
+}
+
 struct weights {
   element_type type = element_type::s8;
   bool per_channel = true;
@@ -460,6 +480,91 @@ TEST_CASE("lower: what is added behind a MatMul and is not its bias stays an Add
     const std::string all = lowered(b.get());
     CHECK(all.find("detent.QLinearGemm Add") != std::string::npos);
     CHECK(distance(b.get(), {{"x", random_floats(r, {2, 3, 9}, -7.0F, 7.0F)}}, 0.07) <= 0.01);
+  }
+}
+
+TEST_CASE("lower: means stay where an open dimension decides which axes are those of an image") {
+  test::random_source r(41);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {-1, 2, 3, 4, 5});
+  // Of one image, axes 2 and 3 are the last ones.
+  const std::string image = b.pair(b.add("Squeeze", {"x"}), 0.02F, 128);
+  b.output(b.quantize(b.add("ReduceMean", {image}, {{"axes", list({2, 3})}}), 0.01F, 9),
+           element_type::u8);
+  check_batches(b.get(), r);
+}
+
+TEST_CASE("lower: a row is no bias where an open dimension decides what it is added to") {
+  test::random_source r(43);
+  INFO("seed ", r.seed());
+  const auto branch = [](const char* op, std::vector<std::string> inputs) {
+    model_builder body;
+    body.output(body.add(op, std::move(inputs)));
+    return attribute::of(static_cast<graph::graph_body>(body.get()));
+  };
+  // The row of three dimensions adds one to a matrix. The product is one unless there is one row;
+  // or only if there are three, a number that no inference tries.
+  for (const std::int64_t special : {1, 3}) {
+    INFO("special: ", special);
+    model_builder b;
+    b.input("x", {-1, 8});
+    b.constant("zero", make_tensor(element_type::s64, {}, std::vector<std::int64_t>{0}));
+    b.constant("special", make_tensor(element_type::s64, {}, std::vector<std::int64_t>{special}));
+    b.constant("axis", {0});
+    const std::string rows = b.add("Gather", {b.add("Shape", {"x"}), "zero"});
+    const attribute three = branch("Unsqueeze", {"x", "axis"});
+    const attribute two = branch("Identity", {"x"});
+    const std::string chosen = b.add(
+        "If", {b.add("Equal", {rows, "special"})},
+        {{"then_branch", special == 1 ? three : two}, {"else_branch", special == 1 ? two : three}});
+    const std::string product = b.add(
+        "MatMul", {b.pair(chosen, 0.02F, 128), add_weights(b, r, "w", {8, 5}, 1, all_weights[0])});
+    b.constant("row", random_floats(r, {1, 1, 5}, -1.0F, 1.0F));
+    b.output(b.quantize(b.add("Add", {product, "row"}), 0.1F, 120), element_type::u8);
+    check_batches(b.get(), r);
+  }
+}
+
+TEST_CASE("lower: levels of scales that are not positive stay float") {
+  test::random_source r(42);
+  INFO("seed ", r.seed());
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float wrong : {-0.03F, 0.0F, infinity}) {
+    INFO("scale ", wrong);
+    for (const char* op : {"Conv", "MatMul", "Sigmoid", "MaxPool"}) {
+      INFO(std::string(op));
+      const bool has_weights = op[0] == 'C' || std::string(op) == "MatMul";
+      const bool is_image = !has_weights || op[0] == 'C';
+      model_builder b;
+      b.input("x", is_image ? shape{-1, 4, 3, 3} : shape{-1, 4}, element_type::u8);
+      std::vector<std::string> inputs{b.dequantize("x", has_weights ? 0.02F : wrong, 113)};
+      if (has_weights) {
+        const shape dims = is_image ? shape{3, 4, 1, 1} : shape{4, 3};
+        inputs.push_back(b.dequantize_constant(
+            "w", make_tensor(element_type::s8, dims, r.integers<std::int8_t>(12)),
+            floats({3}, {0.01F, wrong, 0.02F}),
+            make_tensor(element_type::s8, {3}, std::vector<std::int8_t>{0, 0, 0}),
+            is_image ? 0 : 1));
+      }
+      const test::attributes a = op[1] == 'a' && op[2] == 'x'
+                                     ? test::attributes{{"kernel_shape", list({2, 2})}}
+                                     : test::attributes{};
+      b.output(b.quantize(b.add(op, inputs, a), 0.1F, 128), element_type::u8);
+      graph::model lowered = b.get();
+      graph::lower_quantized(lowered);
+      CHECK(count(lowered, op, "") == 1);
+      const tensors x{
+          {"x", make_tensor(element_type::u8, is_image ? shape{1, 4, 3, 3} : shape{2, 4},
+                            r.integers<std::uint8_t>(is_image ? 36 : 8))}};
+      const auto run = [&](const graph::model& m) { return levels(outputs_of(m, x)[0]); };
+      if (wrong < 0.0F) {  // a run refuses others
+        CHECK(run(graph::for_execution(b.get())) == run(b.get()));
+      }
+      graph::model written = b.get();
+      graph::to_qoperator(written);
+      CHECK(count(written, op, "") == 1);
+    }
   }
 }
 

@@ -638,6 +638,7 @@ TEST_CASE("operators that infer from forms look at no elements") {
       {"GRU", {{real({2, 1, 3}), real({1, 12, 3}), real({1, 12, 4})}, {}}},
       {"LSTM", {{real({2, 1, 3}), real({1, 16, 3}), real({1, 16, 4})}, {}}},
       {"RNN", {{real({2, 1, 3}), real({1, 4, 3}), real({1, 4, 4})}, {}}},
+      {"QuantizeLinear", {{real({4, 3}), real({}), tensor(element_type::u8, shape())}, {}}},
       {"QLinearBatchNormalization",
        {{code, scale, zero, real({3}), real({3}), real({3}), real({3}), scale, zero}, {}}},
       {"ReverseSequence", {{real({4, 3}), whole({3})}, {}}},

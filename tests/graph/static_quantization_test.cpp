@@ -1275,3 +1275,37 @@ TEST_CASE("static: results that are used further, and constants that are results
     CHECK(run(graph::for_execution(again), samples[0]) == actual);
   }
 }
+
+TEST_CASE("static_quantization: an Add is no bias where the number of rows decides on its axes") {
+  test::random_source r(77);
+  INFO("seed ", r.seed());
+  const auto branch = [](const char* op, std::vector<std::string> inputs) {
+    model_builder body;
+    body.output(body.add(op, std::move(inputs)));
+    return graph::attribute::of(static_cast<graph::graph_body>(body.get()));
+  };
+  // The constant has three axes. So has the product of one row; that of more rows has two.
+  model_builder b;
+  b.input("x", {-1, 8});
+  b.constant("zero", make_tensor(element_type::s64, {}, std::vector<std::int64_t>{0}));
+  b.constant("one", make_tensor(element_type::s64, {}, std::vector<std::int64_t>{1}));
+  b.constant("axis", std::vector<std::int64_t>{0});
+  b.constant("w", random_floats(r, {8, 5}, -1.0F, 1.0F));
+  b.constant("row", random_floats(r, {1, 1, 5}, -1.0F, 1.0F));
+  const std::string rows = b.add("Gather", {b.add("Shape", {"x"}), "zero"});
+  const std::string chosen = b.add("If", {b.add("Equal", {rows, "one"})},
+                                   {{"then_branch", branch("Unsqueeze", {"x", "axis"})},
+                                    {"else_branch", branch("Identity", {"x"})}});
+  b.output(b.add("Add", {b.add("MatMul", {chosen, "w"}), "row"}));
+  std::vector<tensors> samples;
+  for (const std::int64_t n : {1, 3, 1, 4}) {
+    samples.push_back({{"x", random_floats(r, {n, 8}, -1.0F, 1.0F)}});
+  }
+  const graph::model quantized =
+      graph::static_quantization(b.get(), samples_source(samples)).result;
+  for (const tensors& sample : samples) {
+    const tensor expected = outputs_of(b.get(), sample)[0];
+    const tensor found = outputs_of(quantized, sample)[0];
+    CHECK(found.dims() == expected.dims());
+  }
+}

@@ -31,6 +31,7 @@
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 
@@ -879,6 +880,55 @@ TEST_CASE("sub-graphs: shapes that follow from them") {
     body.outputs[1].name = "longer";
   });
   CHECK(known(grows).count("last") == 0);
+}
+
+TEST_CASE("sub-graphs: an If that sizes decide tells no rank if the sizes are open") {
+  // `special`: the number of rows for which the matrix becomes three-dimensional. `of`: the axis
+  // whose length is compared with it.
+  const auto choosing = [](std::int64_t special, std::int64_t of, bool is_nested) {
+    model_builder b;
+    b.input("x", {-1, 2});
+    b.constant("of", integer(of));
+    b.constant("special", integer(special));
+    b.constant("axis", {0});
+    const std::string size = b.add("Gather", {b.add("Shape", {b.add("Neg", {"x"})}), "of"});
+    const std::string condition = b.add("Equal", {size, "special"});
+    const graph_body yes = one("Unsqueeze", {"x", "axis"}, "t");
+    const graph_body no = one("Identity", {"x"}, "e");
+    node choice = if_node(condition, yes, no, {"y"});
+    if (is_nested) {
+      // The condition is made in the sub-graph.
+      b.constant("go", boolean(true));
+      const graph_body around = make_body(
+          {},
+          {make_node("Shape", {"x"}, {"sizes"}), make_node("Gather", {"sizes", "of"}, {"size"}),
+           make_node("Equal", {"size", "special"}, {"is_special"}),
+           if_node("is_special", yes, no, {"d"})},
+          {declared("d")});
+      choice = if_node("go", around, one("Abs", {"x"}, "a"), {"y"});
+    }
+    b.get().nodes.push_back(choice);
+    const std::string rank_of_y = b.add("Neg", {"y"});
+    b.output(rank_of_y);
+    return graph::value_shapes(b.get()).rank(rank_of_y);
+  };
+  for (const bool is_nested : {false, true}) {
+    CHECK_FALSE(choosing(1, 0, is_nested).has_value());
+    CHECK_FALSE(choosing(7, 0, is_nested).has_value());  // a size that is not tried
+  }
+  // A length that is not open decides.
+  CHECK(choosing(2, 1, false) == std::size_t{3});
+  CHECK(choosing(7, 1, false) == std::size_t{2});
+
+  // Branches that agree tell the rank, whatever decides.
+  model_builder b;
+  b.input("x", {-1, 2});
+  b.constant("seven", integer(7));
+  const std::string size = b.add("ReduceProd", {b.add("Shape", {"x"})}, {{"keepdims", number(0)}});
+  b.get().nodes.push_back(if_node(b.add("Equal", {size, "seven"}), one("Neg", {"x"}, "t"),
+                                  one("Abs", {"x"}, "e"), {"y"}));
+  b.output("y");
+  CHECK(graph::value_shapes(b.get()).dims("y") == shape{-1, 2});
 }
 
 TEST_CASE("sub-graphs: constants are folded through If, not through Loop") {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -201,6 +202,53 @@ TEST_CASE("unknown operators: in sub-graphs, and values that sub-graphs capture"
   CHECK(joined.outputs.size() == 4);
 }
 
+TEST_CASE("unknown operators: outputs keep their names where sub-graphs have the same ones") {
+  test::random_source r(903);
+  INFO("seed ", r.seed());
+  for (const bool is_output : {true, false}) {
+    INFO("the product is ", std::string(is_output ? "an output" : "what the rest takes"));
+    model_builder body;
+    body.add("Bar", {"x"}, {}, "some.domain");
+    body.get().nodes[0].outputs = {"t"};
+    // A sub-graph within that captures the name.
+    model_builder inner;
+    inner.output(inner.add("Neg", {"t"}));
+    const auto branch = attribute::of(static_cast<graph::graph_body>(inner.get()));
+    body.output(body.add("If", {"flag"}, {{"then_branch", branch}, {"else_branch", branch}}));
+    const auto outer_branch = attribute::of(static_cast<graph::graph_body>(body.get()));
+    model_builder b;
+    b.input("x", {2, 4});
+    b.input("flag", {}, element_type::boolean);
+    b.get().opsets["some.domain"] = 3;
+    const std::string chosen =
+        b.add("If", {"flag"}, {{"then_branch", outer_branch}, {"else_branch", outer_branch}});
+    b.constant("w", random_floats(r, {4, 4}, -1.0F, 1.0F));
+    b.add("MatMul", {"x", "w"});
+    b.get().nodes.back().outputs = {"t"};
+    b.output(is_output ? chosen : b.add("Add", {chosen, "t"}));
+    if (is_output) {
+      b.output("t");
+    }
+    const graph::divided_model divided(b.get());
+    CHECK(operators(divided.runnable()) == "MatMul");
+    const graph::model joined = divided.joined(divided.runnable());
+    CHECK(first(joined, "MatMul").outputs[0] == "t");
+    // No value of a sub-graph hides it.
+    const graph::node& rest = first(joined, "If");
+    CHECK(graph::captured_values(rest) == std::set<std::string>{"flag", "x"});
+    for (const char* key : {"then_branch", "else_branch"}) {
+      const graph::graph_body& own = *rest.find(key)->g;
+      CHECK(own.nodes[0].outputs[0] != "t");
+      CHECK(graph::captured_values(own.nodes[1]) == std::set<std::string>{own.nodes[0].outputs[0]});
+    }
+    if (is_output) {
+      CHECK(joined.outputs[1].name == "t");
+    } else {
+      CHECK(first(joined, "Add").inputs[1] == "t");
+    }
+  }
+}
+
 TEST_CASE("unknown operators: static quantization of what can be calibrated") {
   test::random_source r(910);
   INFO("seed ", r.seed());
@@ -236,6 +284,30 @@ TEST_CASE("unknown operators: static quantization of what can be calibrated") {
     CHECK(farthest(m, best.result, x) < 0.03);
     CHECK(named(best.result, "second").inputs[1] == "second_w");
   }
+}
+
+TEST_CASE("unknown operators: nodes of strings stay as they are") {
+  test::random_source r(909);
+  INFO("seed ", r.seed());
+  network net(r);
+  graph::model m = with_identity(net.b.get());
+  model_builder more;
+  more.get() = m;
+  more.constant("labels", tensor::of_strings({3}, {"cat", "dog", "owl"}));
+  more.input("name", {3}, element_type::string);
+  more.output(more.add("Equal", {"name", "labels"}), element_type::boolean);
+  more.get().nodes.back().name = "compares";
+  more.output(more.add("Shape", {"labels"}), element_type::s64);
+  const graph::divided_model divided(more.get());
+  CHECK(divided.names_of_rest() == std::set<std::string>{"compares"});
+  CHECK(graph::unsupported_nodes(more.get()).size() == 1);
+  const graph::model whole = divided.joined(divided.runnable());
+  CHECK(whole.nodes.size() == more.get().nodes.size());
+  const auto labels = whole.initializers.at("labels").strings();
+  CHECK(std::vector<std::string>(labels.begin(), labels.end()) ==
+        std::vector<std::string>{"cat", "dog", "owl"});
+  // The executor refuses the comparison in a run, not before.
+  graph::executor runner(more.get());
 }
 
 TEST_CASE("unknown operators: the scope is that of the whole model") {

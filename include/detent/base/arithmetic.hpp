@@ -2,10 +2,10 @@
 // Arithmetic for observers and solvers that gives the same bits whatever the compiler, its options
 // and the processor are: no product is fused with the sum around it, and no sum is reordered.
 //
-// This is the main header of the room base/, which holds small tools that any other room may use:
-// arithmetic without contraction, elementary functions, 128-bit integers, aligned memory, walks
-// over strided views, and the envelope of saved bytes. A header of base/ may include the standard
-// library, other headers of base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
+// This is the main header of the folder base/, which holds small tools that any other folder may
+// use: arithmetic without contraction, elementary functions, 128-bit integers, aligned memory,
+// walks over strided views, and the envelope of saved bytes. A header of base/ may include the
+// standard library, other headers of base/, and config.hpp, error.hpp, types.hpp and reference.hpp.
 #ifndef DETENT_BASE_ARITHMETIC_HPP
 #define DETENT_BASE_ARITHMETIC_HPP
 

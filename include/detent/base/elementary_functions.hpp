@@ -4,7 +4,8 @@
 // releases and processors.
 //
 // These are the definitions that the kernels of kernels/exponentials.hpp equal to the bit. Errors
-// are a few units in the last place of a double. NaN gives NaN. All functions are pure: no state,
+// are a few units in the last place of a double, unless a function says otherwise; NaN gives NaN in
+// the functions of one argument. All functions are pure: no state,
 // no floating-point exceptions or rounding modes are looked at.
 //
 // The coefficients of polynomials are those of Chebyshev interpolation, computed with 60 digits.
@@ -111,7 +112,9 @@ inline constexpr double log2_low = 0x1.ef35793c76730p-45;
   return std::fma(e, log2_high, std::fma(e, log2_low, log_m));
 }
 
-/// x^y for x >= 0. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+/// x^y for finite x >= 0 and y that is not NaN. 0^0 = 1, 0^y = 0 for y > 0 and infinity for y < 0.
+/// The relative error is about 2^-52 * max(1, |y log x|): some hundred units in the last place
+/// where the result is far from 1.
 [[nodiscard]] inline double portable_power(double x, double y) noexcept {
   if (y == 0.0) {
     return 1.0;

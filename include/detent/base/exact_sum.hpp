@@ -53,7 +53,7 @@ class exact_sum {
     }
   }
 
-  /// The sum, rounded to the nearest double (half to even); 2^1023 and more become infinite.
+  /// The sum, rounded to the nearest double (half to even); 2^1024 and more become infinite.
   [[nodiscard]] double value() const noexcept {
     std::array<std::uint64_t, kLimbs> magnitude = limbs_;
     const bool is_negative = limbs_[kLimbs - 1] >> 63 != 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room c_api/ implements the C interface, <detent/c_api.h>, on top of the C++ functions. It may
-// include every header of the numerics (detent.hpp), but not graph/; nothing includes it. Its .cpp
-// files make the library detent_c.
+// The folder c_api/ implements the C interface, <detent/c_api.h>, on top of the C++ functions. It
+// may include every header of the numerics (detent.hpp), but not graph/; nothing includes it. Its
+// .cpp files make the library detent_c.
 //
 // This file has what the functions of the C interface share: types become template arguments,
 // exceptions become statuses, and structures of options are read as far as the caller knows them.

@@ -2,7 +2,7 @@
 // The arguments of elementwise operations: the types that may hold elements and parameters, their
 // checks, and their translation into the dimensions of a walk (walk.hpp).
 //
-// This is the main header of the room elementwise/, which prepares the arguments of quantize(),
+// This is the main header of the folder elementwise/, which prepares the arguments of quantize(),
 // dequantize(), requantize() and their relatives and divides the work into blocks for kernels. A
 // header of elementwise/ may include base/, kernels/ and the headers with types and threads at the
 // top level (types.hpp, error.hpp, float_formats.hpp, sub_byte.hpp, parallel.hpp, dispatch.hpp). It
@@ -227,6 +227,10 @@ template <class T, class U>
 void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
   checked_size(where, std::span(in.shape).first(in.rank));
   checked_size(where, std::span(out.shape).first(out.rank));
+  // Before overlap: two null pointers would count as the same memory.
+  require((in.size == 0 || in.data != nullptr) && (out.size == 0 || out.data != nullptr),
+          error_kind::invalid_argument, where, ": null data with size ",
+          in.size != 0 && in.data == nullptr ? in.size : out.size);
   require(!in.flat || !out.flat || !overlap(in, out), error_kind::invalid_argument, where,
           ": input and output overlap");
   if (in.flat || out.flat) {
@@ -244,8 +248,6 @@ void require_same_shape(operand<T>& in, operand<U>& out, const char* where) {
     require(in.shape[i] == out.shape[i], error_kind::shape_mismatch, where, ": dimension ", i,
             " is ", in.shape[i], " in the input, ", out.shape[i], " in the output");
   }
-  require(in.size == 0 || (in.data != nullptr && out.data != nullptr), error_kind::invalid_argument,
-          where, ": null data with size ", in.size);
 }
 
 // -------------------------------------------------------------------------------------- parameters

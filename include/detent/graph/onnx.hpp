@@ -45,7 +45,14 @@ namespace graph {
 }
 
 /// Reads a model and its external data as parse_onnx() does. Inputs that are also initializers
-/// become constants only. Elements of 4 bits are unpacked to one byte each.
+/// become constants only, in sub-graphs too. Elements of 4 bits are unpacked to one byte each.
+///
+/// Fields that the library does not interpret, such as descriptions, metadata and denotations, are
+/// kept where they stand and are written back by to_onnx() and write_onnx(): those of the model, of
+/// graphs, nodes, attributes, declared values and initializers (unread_fields). Not kept are
+/// training_info of the model, quantization_annotation of graphs and device_configurations of
+/// nodes, which refer to values that rewrites may remove or rename, and the name and description of
+/// a tensor that is an attribute.
 ///
 /// Throws detent::error whose message begins with the path: io if a file cannot be read; bad_file
 /// if it is damaged, contradicts itself, is not an ONNX model, exceeds `limits`, or needs more

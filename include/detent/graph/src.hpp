@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compiles the large functions of the graph floor once. Include this header in exactly one
+// Compiles the large functions of the graph part once. Include this header in exactly one
 // translation unit of a program whose other units define DETENT_GRAPH_SEPARATE_COMPILATION; the
 // CMake target detent::graph does both. The two headers that this one includes may also have a unit
 // each: then both compile at the same time, and programs that only run models link the first one
@@ -14,7 +14,7 @@
     !defined(DETENT_COMPILE_GRAPH_EXECUTION)
 #error "detent: include <detent/graph/src.hpp> before any other header of detent"
 #endif
-// The headers of the graph floor read both macros, hence these stand before the first of them.
+// The headers of the graph part read both macros, hence these stand before the first of them.
 #ifndef DETENT_COMPILE_GRAPH_EXECUTION
 #define DETENT_COMPILE_GRAPH_EXECUTION
 #endif

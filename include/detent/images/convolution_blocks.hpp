@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room images/ holds what convolutions do with images before and after products: padding,
+// The folder images/ holds what convolutions do with images before and after products: padding,
 // layouts, blocks of pixels, gathering of windows, depthwise filters. It may include base/,
 // kernels/, weights/, products/, and of the folder above config, dispatch, error, pack, parallel,
 // types and window; convolution.hpp includes it.

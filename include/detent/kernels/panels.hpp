@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room kernels/ is the private floor below the numerics: for each family of operations a struct
-// of arguments and a table of function pointers, one table per CPU target. It may include
+// The folder kernels/ is the private layer below the numeric headers: for each family of operations
+// a struct of arguments and a table of function pointers, one table per CPU target. It may include
 // config.hpp, target.hpp and base/, nothing else of the library. The tables are filled in
 // definitions/ from portable/ (plain C++) and vector/ (Highway). Kernels check nothing and do not
 // throw.

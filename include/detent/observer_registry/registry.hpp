@@ -99,7 +99,7 @@ class observer_registry {
 /// The registry of all observers that come with the library: its own, and those that reproduce
 /// other tools (names such as `ort.percentile`) with the defaults of the tool. Thread-safe.
 #if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
-[[nodiscard]] const observer_registry& default_observers();  // compiled once, with the graph floor
+[[nodiscard]] const observer_registry& default_observers();  // compiled once, with the graph part
 #else
 [[nodiscard]] inline const observer_registry& default_observers();
 #endif

@@ -48,8 +48,12 @@ struct batch_extent {
     batch_extent e;
     e.range = detail::get_finite_range(in, "batch_extent");
     e.least_magnitude = in.get<float>();
-    detail::require_state(e.range.lower <= e.range.upper && e.least_magnitude >= 0.0F &&
-                              e.least_magnitude <= e.largest_magnitude(),
+    // Values of one sign: the end next to 0 is the least magnitude.
+    const float nearest = (std::max)(e.range.lower, -e.range.upper);
+    detail::require_state(e.range.lower <= e.range.upper &&
+                              (nearest > 0.0F ? e.least_magnitude == nearest
+                                              : e.least_magnitude >= 0.0F &&
+                                                    e.least_magnitude <= e.largest_magnitude()),
                           "batch_extent", "a range and a least magnitude");
     return e;
   }

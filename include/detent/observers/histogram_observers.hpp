@@ -22,7 +22,8 @@ DETENT_NAMESPACE_BEGIN
 /// returns. `Solver::observer` is the name of the observer in messages. The aliases below name the
 /// solvers: kl_observer, mse_observer, grid_mse_observer, octav_observer and aciq_observer.
 ///
-/// The result does not depend on the order of values, batches and merges, nor on the CPU. Memory:
+/// The result does not depend on the order of values, batches and merges, nor on the CPU; only that
+/// of aciq_observer may differ between C++ libraries, see aciq(). Memory:
 /// 252 KiB of counts or 504 KiB with sums, less with sparse storage. Not thread-safe: use one per
 /// thread, then merge().
 ///

@@ -31,25 +31,26 @@ DETENT_NAMESPACE_BEGIN
 struct isotone_options {
   /// The scheme that finalize() will be called with.
   quant_scheme scheme = asymmetric<std::uint8_t>;
-  /// How many of the largest values of a row must keep their order.
+  /// How many of the largest values of a row must be apart from the next one.
   std::size_t top_k = 1;
   /// The axis along which rows run; negative values count from the last.
   std::ptrdiff_t axis = -1;
 };
 
-/// Looks for the scale with which the most rows surely keep the order of their top_k largest
-/// values. A row is a run of values along the axis; its values are taken as L1 >= L2 >= ..., as
-/// magnitudes if the scheme is symmetric. With c levels above the zero point, the first k keep
-/// their order under a scale s if
+/// Looks for the scale with which the top_k largest values of the most rows are neither clipped nor
+/// close together. A row is a run of values along the axis; its values are taken as L1 >= L2 >=
+/// ..., as magnitudes if the scheme is symmetric. With c levels above the zero point, a row fits a
+/// scale s if
 ///
 ///     L2 / (c - 0.51) <= s <= 2 * min over j <= k of (Lj - max(Lj+1, 0))
 ///
-/// since then L2 is not clipped and neighbours are at least half a step apart. These intervals are
+/// since then L2 is not clipped and neighbours are at least half a step apart. (Neighbours that are
+/// less than one step apart may still get the same level.) These intervals are
 /// collected in two histograms, one of their lower and one of their upper ends. finalize() tests
 /// the ends of bins, where the number of rows is known exactly, and returns the smallest scale that
-/// the most rows surely allow. Its evidence has
+/// the most rows surely fit. Its evidence has
 ///
-///     objective    share of rows for which this is not certain, 1 - rows(s) / rows
+///     objective    share of rows for which that is not certain, 1 - rows(s) / rows
 ///     lower_bound  no scale has a smaller share
 ///
 /// If no row has such an interval, the parameters are those of the range seen. Symmetric schemes

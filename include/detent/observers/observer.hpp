@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room observers/ turns calibration data into scales and zero points. An observer is a value
+// The folder observers/ turns calibration data into scales and zero points. An observer is a value
 // that sees batches of a tensor's values and reports at the end which scale and zero point they
 // call for. It may need one or two passes over the data (phases), can absorb what another observer
 // of its kind has seen (merge), and can be saved and loaded. The observers in this folder give the
@@ -80,7 +80,8 @@ requires float_format<T> || std::same_as<T, double> || std::same_as<T, float>
 ///                                             false for a type with follow()
 ///     void append(const Observer& later)      adds one batch that came after all seen here
 ///     void follow(const batch_extent& batch)  takes note of a batch that another observer counts
-///     void write(detail::byte_writer&) const  appends the state; needed by save()
+///     void write(detail::byte_writer&) const  appends the state, at least one byte; needed by
+///                                             save()
 ///     void read(detail::byte_reader&)         replaces the state; needed by load()
 ///     static constexpr bool takes_any_batch   true if observe() refuses no values, so that
 ///                                             channel_observer need not copy the state first

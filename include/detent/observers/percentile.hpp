@@ -75,10 +75,12 @@ class percentile_observer {
             "percentile_observer: there is no phase ", phase);
     static_cast<void>(histogram_.range(where));  // the error has the observer's name
     const std::vector<value_bin> bins = histogram_.bins();
-    const std::uint64_t rank = rank_of(histogram_.count());
-    aims_[0] = aim_at(bins, histogram_.count() + 1 - rank, false);
-    aims_[1] = aim_at(bins, rank, false);
-    aims_[2] = aim_at(magnitudes(bins), rank, true);
+    const std::uint64_t count = histogram_.count();
+    for (std::size_t which = 0; which < aims_.size(); ++which) {
+      const bool of_magnitudes = which == 2;
+      aims_[which] =
+          aim_at(of_magnitudes ? magnitudes(bins) : bins, rank_of_end(which, count), of_magnitudes);
+    }
     second_ = true;
   }
 
@@ -127,8 +129,8 @@ class percentile_observer {
     for (std::size_t i = 0; i < aims_.size(); ++i) {  // all of them before anything is changed
       const aim& a = aims_[i];
       const aim& b = other.aims_[i];
-      require(a.key == b.key && a.rank == b.rank && a.negative == b.negative &&
-                  a.counts.size() == b.counts.size(),
+      require(a.key == b.key && a.rank == b.rank && a.count == b.count &&
+                  a.negative == b.negative && a.counts.size() == b.counts.size(),
               error_kind::invalid_argument,
               "percentile_observer: merging second passes over different data");
     }
@@ -160,8 +162,10 @@ class percentile_observer {
   }
 
   /// The canonical scale and zero point of range(). The evidence's objective is the clipped
-  /// fraction: the share of the values outside the range extended to 0, counted by whole bins and,
-  /// after a second pass, exactly. Throws what range() and params_from_range() throw.
+  /// fraction: the share of the values outside the range extended to 0, counted by whole bins.
+  /// After a second pass, the values of the bins that hold the ends of the range are counted one by
+  /// one, but for those below 2^-30 of the largest magnitude. Throws what range() and
+  /// params_from_range() throw.
   [[nodiscard]] scale_solution finalize(quant_scheme scheme) const {
     const value_range r = range(scheme.symmetric);
     scale_solution s;
@@ -211,13 +215,18 @@ class percentile_observer {
     std::uint32_t key = 0;  // the upper bits of its magnitudes
     bool negative = false;
     bool both_signs = false;
-    std::uint64_t rank = 0;  // within the bin, ascending
+    std::uint64_t rank = 0;   // within the bin, ascending
+    std::uint64_t count = 0;  // of the values that the first pass has seen in the bin
     // [lower bits of the magnitude]; empty if the bin is one value
     std::vector<std::uint64_t> counts;
   };
 
-  [[nodiscard]] std::uint64_t rank_of(std::uint64_t count) const {
-    return quantile_rank(options_.percentile / 100.0, count);
+  /// The rank of an end of the range; `which` is as for outer_end(). The ends of an asymmetric
+  /// range do not cross, although a percentile next to 50 may be taken as 50.
+  [[nodiscard]] std::uint64_t rank_of_end(std::size_t which, std::uint64_t count) const {
+    const std::uint64_t rank = quantile_rank(options_.percentile / 100.0, count);
+    const std::uint64_t upper = (std::max)(rank, count / 2 + 1);
+    return which == 2 ? rank : which == 1 ? upper : count + 1 - upper;
   }
 
   /// How many values lie outside a range that range() returned: those of bins that lie outside as a
@@ -253,6 +262,7 @@ class percentile_observer {
     for (const value_bin& bin : bins) {
       if (rank - below <= bin.count) {
         a.rank = rank - below;
+        a.count = bin.count;
         a.negative = bin.negative;
         if (bin.largest > bin.smallest && bin.smallest > 0.0F) {
           a.key = std::bit_cast<std::uint32_t>(bin.smallest) >> shift;
@@ -268,8 +278,7 @@ class percentile_observer {
   /// An order statistic, or where it is not known exactly the outer end of its bin. `which` is the
   /// index in aims_: 0 lower end, 1 upper end, 2 magnitude.
   [[nodiscard]] float outer_end(std::size_t which, bool upper) const {
-    const std::uint64_t count = histogram_.count();
-    const std::uint64_t rank = which == 0 ? count + 1 - rank_of(count) : rank_of(count);
+    const std::uint64_t rank = rank_of_end(which, histogram_.count());
     const std::vector<value_bin> bins = histogram_.bins();
     const aim& a = aims_[which];
     if (second_ && !a.counts.empty()) {
@@ -277,7 +286,7 @@ class percentile_observer {
       for (const std::uint64_t n : a.counts) {
         all += n;
       }
-      require(all >= a.rank, error_kind::invalid_argument,
+      require(all == a.count, error_kind::invalid_argument,
               "percentile_observer: the second pass has not seen the data of the first");
       // From the smallest value up: for negative values, that is from the largest magnitude down.
       std::uint64_t below = 0;

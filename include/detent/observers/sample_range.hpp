@@ -46,8 +46,8 @@ enum class sample_aggregator : std::uint8_t {
 /// share a bin without a sum. Means count them as 0, and a median among them is the middle of that
 /// bin. Apart from that, a mean over all samples adds up exact sums of bins in double. Medians, and
 /// means that count a part of a bin, use the values of bins: from 2^-30 * M on these are at most
-/// 1/512 off, and exact where a bin holds one sample. Not thread-safe: use one per thread, then
-/// merge().
+/// 1/512 off unless they are denormal, and exact where a bin holds one sample. Not thread-safe: use
+/// one per thread, then merge().
 class sample_range_observer {
  public:
   /// Combines ranges as `aggregator` says.
@@ -133,6 +133,12 @@ class sample_range_observer {
                 next.lower_.count_nan() + next.upper_.count_nan() == 0 &&
                 next.lower_.count_infinite() + next.upper_.count_infinite() == 0,
             error_kind::bad_file, "sample_range_observer: the state is impossible");
+    if (next.lower_.count() > 0) {
+      const value_range low = next.lower_.range();
+      const value_range high = next.upper_.range();
+      require(low.lower <= high.lower && low.upper <= high.upper, error_kind::bad_file,
+              "sample_range_observer: a sample ends below its beginning");
+    }
     *this = std::move(next);
   }
 

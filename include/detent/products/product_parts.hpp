@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room products/ holds the parts of matrix products that gemm(), dynamic_linear() and
+// The folder products/ holds the parts of matrix products that gemm(), dynamic_linear() and
 // convolutions share: division into tasks, copies of left sides, calls of kernels, sums beyond 32
 // bits. It may include base/, kernels/, weights/, and of the folder above cache_sizes, config,
 // epilogue, error, float_formats, pack, parallel, reference and types; gemm.hpp and images/ include

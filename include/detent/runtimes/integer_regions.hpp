@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room runtimes/ puts the library inside other runtimes: what all of them need stands in it,
+// The folder runtimes/ puts the library inside other runtimes: what all of them need stands in it,
 // and each runtime has a folder. It may include everything else; nothing else includes it.
 //
 // This file finds the parts of a model that a runtime hands over to the library: those whose
@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,8 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/ops/half_tensor.hpp>
+#include <detent/graph/ops/matmul_nbits.hpp>
+#include <detent/graph/ops/nbits_layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/registry.hpp>
@@ -45,8 +48,8 @@ enum class claim_mode : std::uint8_t {
 struct region_options {
   claim_mode claim = claim_mode::integer;  ///< Which nodes become part of regions.
   /// In mode `integer`: a region with fewer multiply-adds in its products stays with the runtime,
-  /// because handing values over costs more than the products save. Products of unknown size count
-  /// as large.
+  /// because handing values over costs more than the products save. Products whose size is unknown,
+  /// for example because it depends on open dimensions, count as large.
   std::uint64_t min_multiply_adds = 20'000;
 };
 
@@ -55,7 +58,7 @@ struct region_options {
 struct integer_region {
   std::vector<std::size_t> nodes;   ///< Their indices in the model, in ascending order.
   std::size_t products = 0;         ///< How many of them are integer products of weights.
-  std::uint64_t multiply_adds = 0;  ///< Those of the products, as far as their sizes are known.
+  std::uint64_t multiply_adds = 0;  ///< Those of the products; the largest number if unknown.
 };
 
 /// The regions of a model, and why its other nodes are in none.
@@ -86,7 +89,7 @@ class region_finder {
       std::fill(found.reasons.begin(), found.reasons.end(), "no node is to be claimed");
       return found;
     }
-    known_ = infer();
+    infer();
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       classify(i);
     }
@@ -105,6 +108,7 @@ class region_finder {
     real,     // any other operator
   };
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  static constexpr std::uint64_t unknown_size = static_cast<std::uint64_t>(-1);
 
   struct fact {
     role is = role::refused;
@@ -114,15 +118,31 @@ class region_finder {
     std::size_t region = nowhere;  // a number that all nodes of its region have
   };
 
-  /// Types and shapes of all values, as far as they are known. Nodes that would not run get into
-  /// unsupported_.
-  [[nodiscard]] std::map<std::string, tensor> infer() {
+  /// Finds types and shapes of all values, as far as they are known. Nodes that would not run get
+  /// into unsupported_.
+  void infer() {
+    known_ = infer_with(1, 1);
+    const auto is_open = [](const value_info& v) {
+      return v.has_shape &&
+             std::any_of(v.dims.begin(), v.dims.end(), [](std::int64_t d) { return d < 0; });
+    };
+    if (std::any_of(m_.inputs.begin(), m_.inputs.end(), is_open)) {
+      // As in infer_types(): images of 480 pixels hold windows that one pixel does not.
+      enlarged_ = infer_with(2, 480);
+    }
+  }
+
+  /// Types and shapes where open dimensions count as `open_dim`, the first one of each input as
+  /// `open_batch`.
+  [[nodiscard]] std::map<std::string, tensor> infer_with(std::int64_t open_batch,
+                                                         std::int64_t open_dim) {
     std::map<std::string, tensor> known(m_.initializers.begin(), m_.initializers.end());
     for (const value_info& v : m_.inputs) {
       if (v.has_shape) {
         shape dims = v.dims;
-        std::replace_if(
-            dims.begin(), dims.end(), [](std::int64_t d) { return d < 0; }, 1);
+        for (std::size_t d = 0; d < dims.size(); ++d) {
+          dims[d] = dims[d] >= 0 ? dims[d] : d == 0 ? open_batch : open_dim;
+        }
         try {
           known.emplace(v.name, tensor(v.type, std::move(dims)));
         } catch (const error&) {
@@ -134,10 +154,33 @@ class region_finder {
     return known;
   }
 
-  [[nodiscard]] element_type type_of(const std::string& value) const {
+  /// What is known of a value, with 1 in the place of open dimensions if possible; null if nothing
+  /// is.
+  [[nodiscard]] const tensor* find_known(const std::string& value) const {
+    for (const std::map<std::string, tensor>* known : {&known_, &enlarged_}) {
+      const auto found = known->find(value);
+      if (found != known->end()) {
+        return &found->second;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The shape of a value if it is known and depends on no open dimension; otherwise null.
+  [[nodiscard]] const shape* fixed_shape(const std::string& value) const {
     const auto found = known_.find(value);
-    if (found != known_.end()) {
-      return found->second.type();
+    if (found == known_.end()) {
+      return nullptr;
+    }
+    const auto enlarged = enlarged_.find(value);
+    const bool is_fixed = enlarged_.empty() || (enlarged != enlarged_.end() &&
+                                                enlarged->second.dims() == found->second.dims());
+    return is_fixed ? &found->second.dims() : nullptr;
+  }
+
+  [[nodiscard]] element_type type_of(const std::string& value) const {
+    if (const tensor* known = find_known(value)) {
+      return known->type();
     }
     for (const std::vector<value_info>* list : {&m_.inputs, &m_.values, &m_.outputs}) {
       for (const value_info& v : *list) {
@@ -184,6 +227,9 @@ class region_finder {
       return refuse(i,
                     detent::detail::message("scale ", *scale, " is not a positive finite number"));
     }
+    if (const auto found = unsupported_.find(&n); found != unsupported_.end()) {
+      return refuse(i, found->second);
+    }
     for (const std::vector<std::string>* values : {&n.inputs, &n.outputs}) {
       for (const std::string& value : *values) {
         const element_type type = value.empty() ? element_type::f32 : type_of(value);
@@ -193,11 +239,9 @@ class region_finder {
         }
       }
     }
-    if (const auto found = unsupported_.find(&n); found != unsupported_.end()) {
-      return refuse(i, found->second);
-    }
     f.is = role_of(n);
-    if (f.is == role::real && options_.claim == claim_mode::integer && is_float_product(n)) {
+    if (f.is == role::real && options_.claim == claim_mode::integer &&
+        (is_float_product(n) || n.op_type == "MatMulNBits")) {
       refuse(i, "its product is of floats");
     }
   }
@@ -254,10 +298,31 @@ class region_finder {
     return type == element_type::u8 || type == element_type::s8;
   }
 
+  /// Whether a node of MatMulNBits quantizes its rows; if not, it multiplies floats.
+  [[nodiscard]] bool is_integer_nbits(const node& n) const {
+    std::vector<tensor> inputs;
+    for (const std::string& in : n.inputs) {
+      const tensor* known = find_known(in);
+      tensor t = in.empty() ? tensor() : known != nullptr ? *known : tensor(type_of(in), {});
+      // A run widens floats of 16 bits before the operator sees them.
+      const bool is_half = graph::detail::is_half(t.type());
+      inputs.push_back(!is_half       ? std::move(t)
+                       : t.has_data() ? graph::detail::half_to_float(t)
+                                      : tensor(element_type::f32, t.dims()));
+    }
+    operator_context c;
+    c.current = &n;
+    c.inputs = inputs;
+    nbits_layout layout;
+    layout.bits = static_cast<std::size_t>(n.get_int("bits", 4));
+    layout.block_size = static_cast<std::size_t>(n.get_int("block_size", 0));
+    return n.domain == "detent" || ops::allows_integer_rows(c, layout);
+  }
+
   [[nodiscard]] role role_of(const node& n) const {
     if (is_one_of(n, {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger",
-                      "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
-                      "MatMulNBits"})) {
+                      "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}) ||
+        (n.op_type == "MatMulNBits" && is_integer_nbits(n))) {
       return role::product;
     }
     if (is_one_of(n, {"Conv", "Gemm", "MatMul"}) && is_dequantized(n, 0) && is_dequantized(n, 1)) {
@@ -438,38 +503,67 @@ class region_finder {
       if (nodes_[i].is == role::product) {
         ++r.products;
         const std::uint64_t count = multiply_adds(m_.nodes[i]);
-        r.multiply_adds = count > ~r.multiply_adds ? ~std::uint64_t{0} : r.multiply_adds + count;
+        r.multiply_adds =
+            count > unknown_size - r.multiply_adds ? unknown_size : r.multiply_adds + count;
       }
     }
     return all;
   }
 
-  /// The multiply-adds of a product of weights: as many terms for each output as there are weights
-  /// for each of its channels. The largest number if the sizes are unknown.
+  /// The product of two numbers, or the largest number if it is larger.
+  [[nodiscard]] static std::uint64_t saturated_product(std::uint64_t a, std::uint64_t b) {
+    return b != 0 && a > unknown_size / b ? unknown_size : a * b;
+  }
+
+  /// The multiply-adds of a product of weights; the largest number if its size is unknown.
   [[nodiscard]] std::uint64_t multiply_adds(const node& n) const {
+    if (n.op_type == "DynamicQuantizeLSTM") {
+      return multiply_adds_of_lstm(n);
+    }
+    const shape* y = fixed_shape(n.outputs[0]);
+    const std::optional<std::uint64_t> terms = terms_of(n);
+    return y == nullptr || !terms ? unknown_size : saturated_product(element_count(*y), *terms);
+  }
+
+  /// How many products are added up for each output of a product of weights. No value if the shape
+  /// of the weights is unknown.
+  [[nodiscard]] std::optional<std::uint64_t> terms_of(const node& n) const {
+    if (n.op_type == "MatMulNBits") {  // whose weights are packed
+      return static_cast<std::uint64_t>((std::max)(n.get_int("K", 0), std::int64_t{0}));
+    }
     const std::size_t at =
         n.op_type == "QLinearConv" || n.op_type == "QLinearMatMul" || n.op_type == "QGemm" ? 3 : 1;
-    const auto y = known_.find(n.outputs[0]);
-    const auto w = at < n.inputs.size() ? known_.find(n.inputs[at]) : known_.end();
-    if (y == known_.end() || w == known_.end() || w->second.rank() < 2) {
-      return ~std::uint64_t{0};
+    const shape* w = at < n.inputs.size() ? fixed_shape(n.inputs[at]) : nullptr;
+    if (w == nullptr || w->size() < 2) {
+      return std::nullopt;
     }
-    const bool convolves = n.op_type.find("Conv") != std::string::npos;
-    const bool transposed = convolves || n.get_int("transB", 0) != 0 || n.op_type == "MatMulNBits";
-    const std::size_t rank = w->second.rank();
-    const std::int64_t channels = w->second.dim(transposed ? 0 : rank - 1);
-    return channels == 0 ? 0
-                         : static_cast<std::uint64_t>(y->second.count()) *
-                               (w->second.count() / static_cast<std::uint64_t>(channels));
+    if (n.op_type.find("Conv") != std::string::npos) {  // the weights of one filter
+      return element_count(shape(w->begin() + 1, w->end()));
+    }
+    const std::size_t behind = n.get_int("transB", 0) != 0 ? 1 : 2;
+    return static_cast<std::uint64_t>((*w)[w->size() - behind]);
+  }
+
+  /// Each weight of the inputs and of the hidden states, which are those of four gates, is
+  /// multiplied once for each step of each sequence.
+  [[nodiscard]] std::uint64_t multiply_adds_of_lstm(const node& n) const {
+    const shape* x = fixed_shape(n.inputs[0]);  // [steps, batch, inputs]
+    const shape* w = fixed_shape(n.inputs[1]);
+    const shape* r = fixed_shape(n.inputs[2]);
+    if (x == nullptr || w == nullptr || r == nullptr || x->size() != 3) {
+      return unknown_size;
+    }
+    const std::uint64_t weights = element_count(*w) + element_count(*r);
+    return saturated_product(element_count({(*x)[0], (*x)[1]}), weights);
   }
 
   /// Adds the rank and the type that are known of an input without a declared shape.
   void declare(value_info& v) const {
-    const auto found = known_.find(v.name);
-    if (!v.has_shape && found != known_.end()) {
-      v.type = found->second.type();
+    const tensor* known = find_known(v.name);
+    if (!v.has_shape && known != nullptr) {
+      v.type = known->type();
       v.has_shape = true;
-      v.dims.assign(found->second.rank(), -1);
+      v.dims.assign(known->rank(), -1);
     }
   }
 
@@ -542,7 +636,8 @@ class region_finder {
   links links_;
   const region_options& options_;
   const operator_registry& registry_;
-  std::map<std::string, tensor> known_;
+  std::map<std::string, tensor> known_;     // where open dimensions count as 1
+  std::map<std::string, tensor> enlarged_;  // where they count as more; empty if there are none
   std::map<const node*, std::string> unsupported_;  // with the reasons
   std::vector<fact> nodes_;
 };

@@ -79,8 +79,10 @@ inline void clip_row(const weight_problem& problem, const gram_matrix& g, std::s
     double best_gain = 0.0;
     quant_params best = problem.params(row, group);
     for (std::size_t i = 1; i <= ratios; ++i) {
-      const auto ratio = static_cast<float>(
-          1.0 - rounded_product(static_cast<double>(i), static_cast<double>(options.clip_step)));
+      const auto ratio = (std::max)(
+          options.smallest_clip,
+          static_cast<float>(1.0 - rounded_product(static_cast<double>(i),
+                                                   static_cast<double>(options.clip_step))));
       const quant_params p = problem.range_params(row, group, ratio);
       std::fill(product.begin(), product.end(), 0.0);
       double slope = 0.0;

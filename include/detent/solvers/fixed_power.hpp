@@ -17,7 +17,7 @@
 DETENT_NAMESPACE_BEGIN
 namespace detail {
 
-/// Computes x^q for one q in 0..8 and many x in [0, 16), with a relative error of at most 1e-12; 0
+/// Computes x^q for one q in 0..7 and many x in [0, 16), with a relative error of at most 1e-12; 0
 /// for x < 2^-96.
 ///
 ///     x = 2^e * c * (1 + r)    with c the middle of one of 128 parts of [1, 2), |r| < 2^-8

@@ -65,12 +65,14 @@ struct gptq_factor {
   }
   const double mean = g.mean_diagonal();
   const double dead = mean > 0.0 ? mean : 1.0;
-  for (factor.damping = options.damping;;
-       factor.damping = (std::max)(10.0 * factor.damping, 1e-6)) {
-    const double largest_damping = (std::max)(1.0, options.damping);
-    require(factor.damping <= largest_damping, error_kind::invalid_argument,
+  const double largest_damping = (std::max)(1.0, options.damping);
+  const auto next_damping = [&](double failed) {
+    require(failed < largest_damping, error_kind::invalid_argument,
             "gptq: the Gram matrix is not positive definite, not even with a damping of ",
             largest_damping);
+    return (std::min)((std::max)(10.0 * failed, 1e-6), largest_damping);
+  };
+  for (factor.damping = options.damping;; factor.damping = next_damping(factor.damping)) {
     const double added = rounded_product(factor.damping, mean);
     const auto diagonal = [&](std::size_t j) {
       return (g.diagonal(j) > 0.0 ? g.diagonal(j) : dead) + added;
@@ -311,7 +313,7 @@ class gptq_rows {
 /// a group are those of its weights' range when its first column is reached, unless they are given
 /// or static (gptq_options). Inputs that were always zero (G_jj = 0) are rounded to nearest and
 /// affect no other column. If H is not positive definite in double (for example because G is
-/// singular and damping is 0), damping becomes 1e-6 or ten times itself, until it is;
+/// singular and damping is 0), damping becomes 1e-6 or ten times itself, at most 1, until it is;
 /// evidence.damping is what was used.
 ///
 /// The result is usually much better than nearest rounding, but that is not guaranteed: compare

@@ -95,7 +95,15 @@ class gram_matrix {
     for (std::size_t i = 0; i < size_; ++i) {
       sum += diagonal(i);
     }
-    return size_ == 0 ? 0.0 : sum / static_cast<double>(size_);
+    const auto count = static_cast<double>(size_);
+    if (std::isfinite(sum)) {
+      return size_ == 0 ? 0.0 : sum / count;
+    }
+    double mean = 0.0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      mean += diagonal(i) / count;
+    }
+    return mean;
   }
 
   /// The matrix that keeps the diagonal alone.
@@ -108,13 +116,16 @@ class gram_matrix {
   }
   /// G + fraction * mean_diagonal() * I, which is positive definite if G is positive semidefinite
   /// and neither G nor `fraction` is zero. Throws invalid_argument if `fraction` is negative or not
-  /// finite.
+  /// finite, or if an element becomes infinite.
   [[nodiscard]] gram_matrix dampened(double fraction) && {
     require(std::isfinite(fraction) && fraction >= 0.0, error_kind::invalid_argument,
             "gram_matrix: damping of ", fraction);
     const double added = detail::rounded_product(fraction, mean_diagonal());
     for (std::size_t i = 0; i < size_; ++i) {
-      values_[is_diagonal_ ? i : i * size_ + i] += added;
+      double& element = values_[is_diagonal_ ? i : i * size_ + i];
+      element += added;
+      require(std::isfinite(element), error_kind::invalid_argument, "gram_matrix: damping of ",
+              fraction, " makes element ", i, " of the diagonal infinite");
     }
     return std::move(*this);
   }

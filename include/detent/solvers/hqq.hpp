@@ -5,10 +5,12 @@
 #define DETENT_SOLVERS_HQQ_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <detent/base/arithmetic.hpp>
@@ -70,23 +72,20 @@ class hqq_group {
   [[nodiscard]] double objective(double zero_point) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
       codes_[i] = static_cast<double>(code(i, zero_point));
-      residuals_[i] =
-          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
     }
-    take_logs(1.0);
-    take_powers(options_.norm);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < n_; ++i) {
-      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
-    }
-    return sum;
+    return objective_of_codes(zero_point);
+  }
+  /// The same for given codes. Those of nearest rounding may differ from code() at ties, because
+  /// w / scale is a float there.
+  [[nodiscard]] double objective_of(const std::int8_t* codes, double zero_point) noexcept {
+    std::copy_n(codes, n_, codes_.begin());
+    return objective_of_codes(zero_point);
   }
 
-  /// The real zero point of least objective among those met on the way from `start`, whose
-  /// objective is given.
-  [[nodiscard]] double search(double start, double start_objective, std::size_t& iterations) {
+  /// The real zero point of least objective among those met on the way from `start`.
+  [[nodiscard]] double search(double start, std::size_t& iterations) {
     double best = start;
-    double best_objective = start_objective;
+    double best_objective = objective(start);
     double penalty = options_.penalty;
     double previous = std::numeric_limits<double>::infinity();
     for (iterations = 0; iterations < options_.iterations; ++iterations) {
@@ -121,6 +120,19 @@ class hqq_group {
   }
 
  private:
+  [[nodiscard]] double objective_of_codes(double zero_point) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) {
+      residuals_[i] =
+          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
+    }
+    take_logs(1.0);
+    take_powers(options_.norm);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n_; ++i) {
+      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
+    }
+    return sum;
+  }
   /// log |residual / unit|, where it is not 0.
   void take_logs(double unit) noexcept {
     for (std::size_t i = 0; i < n_; ++i) {
@@ -220,25 +232,30 @@ class hqq_group {
       detail::hqq_group group(problem.row(r) + first, n, static_cast<double>(q.params.scales[at]),
                               levels, options);
       const double start = q.params.zero_points[at];
-      before[at] = group.objective(start);
-      const double found = group.search(start, before[at], iterations[at]);
+      std::int8_t* const codes = q.codes.data() + r * problem.columns + first;
+      before[at] = group.objective_of(codes, start);
+      const double found = group.search(start, iterations[at]);
       const auto integer = [&](double z) {
         return z < levels.qmin   ? static_cast<double>(levels.qmin)
                : z > levels.qmax ? static_cast<double>(levels.qmax)
                                  : z;
       };
-      double zero_point = found;
-      if (!options.real_zero_points) {
-        zero_point = start;
-        after[at] = before[at];
-        for (const double z : {integer(std::floor(found)), integer(std::ceil(found))}) {
-          const double objective = group.objective(z);
-          zero_point = objective < after[at] ? z : zero_point;
-          after[at] = (std::min)(objective, after[at]);
+      double zero_point = start;
+      after[at] = before[at];
+      const std::array<double, 2> tried =
+          options.real_zero_points
+              ? std::array{found, start}
+              : std::array{integer(std::floor(found)), integer(std::ceil(found))};
+      for (const double z : std::span(tried).first(options.real_zero_points ? 1 : 2)) {
+        if (z == start) {
+          continue;  // nearest rounding, which is judged already
         }
-      } else {
+        const double objective = group.objective(z);
+        zero_point = objective < after[at] ? z : zero_point;
+        after[at] = (std::min)(objective, after[at]);
+      }
+      if (options.real_zero_points) {
         q.real_zero_points[at] = static_cast<float>(zero_point);
-        after[at] = group.objective(zero_point);
       }
       if (zero_point == start) {
         continue;  // the codes of nearest rounding stay
@@ -246,8 +263,7 @@ class hqq_group {
       q.params.zero_points[at] =
           static_cast<std::int32_t>(integer(reference::round_half_even(zero_point)));
       for (std::size_t i = 0; i < n; ++i) {
-        q.codes[r * problem.columns + first + i] =
-            static_cast<std::int8_t>(group.code(i, zero_point));
+        codes[i] = static_cast<std::int8_t>(group.code(i, zero_point));
       }
     }
   });

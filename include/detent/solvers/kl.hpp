@@ -510,16 +510,15 @@ class divergence_search {
 /// by its own sum: next to nothing for a few values far out. Without it, a T that clips all values
 /// but those of one bin would have no divergence at all, as both were the same single bin.
 ///
-/// The range seen, cut to [-T, T], gives the parameters by the
-/// canonical rule (params_from_range). Candidates below M * levels / 2048 are not judged, except
-/// the largest candidate. Zeros, which every grid can represent, and values below 2^-30 of the
-/// largest magnitude do not count. A lower bound of the divergence rules out most other candidates
-/// early, which does not change the result.
+/// The range seen, cut to [-T, T], gives the parameters by the canonical rule (params_from_range).
+/// Candidates below M * min(levels / 2048, 1) are not judged, except the largest candidate. Zeros,
+/// which every grid can represent, and values below 2^-30 of the largest magnitude do not count. A
+/// lower bound of the divergence rules out most other candidates early, which does not change the
+/// result.
 ///
 /// The evidence's objective is the divergence. `bins` must ascend and be those of a histogram with
-/// the given range. Throws invalid_argument if there are no bins, for bins that no histogram with
-/// this range has, or where params_from_range() does.
-/// Thread-safe.
+/// the given range. Throws invalid_argument if there are no bins, for bins whose magnitudes,
+/// counts or sums are impossible in this range, or where params_from_range() does. Thread-safe.
 ///
 /// Sources: after Migacz, "8-bit inference with TensorRT", GTC 2017, with densities in place of
 /// bins of one width; Csiszar, "Why least squares and maximum entropy?" (1991), for sums that

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution or
-// a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
+// The folder solvers/ chooses scales, zero points and codes. Its scale solvers take a distribution
+// or a histogram and return a scale and a zero point: exact_mse, lp_norm, kl, and the estimates of
 // estimates.hpp; parts.hpp applies them per channel or per block. Its weight solvers take the
 // weights of a linear layer and return codes. Headers here may include statistics/, base/,
 // elementwise/, the definitions of kernels, and the public headers of quantization and packing, and

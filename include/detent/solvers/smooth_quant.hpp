@@ -39,10 +39,24 @@ struct smooth_quant_options {
   float smallest_quantile = 0.0F;
   /// The largest scale allowed; finite.
   float largest = std::numeric_limits<float>::max();
-  /// Whether scales are rounded to the nearest power of two (in the logarithm). Such scales change
-  /// nothing but exponents: X / s and W s are exact.
+  /// Whether scales are rounded to the nearest power of two (in the logarithm) that is not clipped;
+  /// if all are, to the largest one below. Such scales change nothing but exponents: X / s and W s
+  /// are exact.
   bool power_of_two = false;
 };
+
+namespace detail {
+
+/// The power of two that is nearest to x in the logarithm among those from smallest to largest; the
+/// largest one below x if there is none. x must be in between.
+[[nodiscard]] inline double near_power_of_two(double x, double smallest, double largest) noexcept {
+  const double below = std::ldexp(1.0, std::ilogb(x));
+  const double above = 2.0 * below;
+  const bool is_above_nearer = x / below >= above / x;
+  return above <= largest && (is_above_nearer || below < smallest) ? above : below;
+}
+
+}  // namespace detail
 
 /// Computes the scale of each feature, one for each column of `weights` (outputs x features):
 ///
@@ -109,10 +123,9 @@ struct smooth_quant_options {
   std::vector<float> scales(weights.columns, 1.0F);
   for (std::size_t j = 0; j < scales.size(); ++j) {
     if (raw[j] > 0.0) {
-      scales[j] = static_cast<float>(std::clamp(raw[j], smallest, largest));
-      if (options.power_of_two) {
-        scales[j] = project_to_power_of_two(scales[j], power_of_two_rounding::half_up);
-      }
+      const double clipped = std::clamp(raw[j], smallest, largest);
+      scales[j] = static_cast<float>(
+          options.power_of_two ? detail::near_power_of_two(clipped, smallest, largest) : clipped);
     }
   }
   return scales;

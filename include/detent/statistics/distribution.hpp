@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -131,7 +132,8 @@ class distribution {
   /// The distribution of the bins of a histogram whose range is `range`: all values of a bin count
   /// with their mean. Values in the smallest bin of either sign, below 2^-30 of the largest
   /// magnitude, count as zeros. Throws invalid_argument if there are no values or more than 2^48,
-  /// for bins without sums, and for bins that no histogram with this range has.
+  /// for bins without sums, and for bins whose magnitudes, counts or sums are impossible in this
+  /// range. Bins must be those of a histogram and ascend, which is not checked.
   distribution(std::span<const value_bin> bins, value_range range) { take(bins, range, false); }
   /// The distribution of a histogram: all values of a bin count with their mean. Throws what
   /// histogram::range() throws.
@@ -202,17 +204,18 @@ class distribution {
       }
     }
     range_ = {r.lower + 0.0F, r.upper + 0.0F};
-    choose_unit(magnitude());
+    weight_ = weights.empty() ? x.size()
+                              : std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+    // Sums of 2^16 levels times the magnitudes stay below 2^128.
+    choose_unit(magnitude(), (std::min)(60, 111 - static_cast<int>(std::bit_width(weight_))));
     count_ = x.size();
     detail::compensated_sum squares;
     if (weights.empty()) {
-      weight_ = x.size();
       take_magnitudes(x, squares);
     } else {
       std::vector<element> below;
       std::vector<element> above;
       for (std::size_t i = 0; i < x.size(); ++i) {
-        weight_ += weights[i];
         const double value = std::fabs(static_cast<double>(x[i]));
         if (value != 0.0 && weights[i] != 0) {
           (x[i] < 0.0F ? below : above)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room statistics/ holds what observers and solvers know about data: histograms (this file),
+// The folder statistics/ holds what observers and solvers know about data: histograms (this file),
 // lists of their bins (value_bins.hpp) and sorted values with sums (distribution.hpp). Its headers
 // may include base/, elementwise/, kernels/ and the public headers of quantization, and nothing of
 // solvers/ or observers/.
@@ -9,11 +9,11 @@
 // batches, number of threads, order of merges, and CPU.
 //
 // A bin holds the floats that share sign, exponent and the first 9 bits of the mantissa: 512 bins
-// in each octave, each narrower than 1/512 of its values. Bins are kept for 31 octaves downwards
-// from the octave of the largest magnitude seen. All smaller values, those below 2^-30 of the
-// largest one, fall into one bin for each sign. As larger values come, octaves that are now too
-// small move into that bin: what is kept depends on the largest value alone, not on when it came.
-// Zeros are counted separately.
+// in each octave, each narrower than 1/512 of its values unless these are denormal. Bins are kept
+// for 31 octaves downwards from the octave of the largest magnitude seen. All smaller values, those
+// below 2^-30 of the largest one, fall into one bin for each sign. As larger values come, octaves
+// that are now too small move into that bin: what is kept depends on the largest value alone, not
+// on when it came. Zeros are counted separately.
 #ifndef DETENT_STATISTICS_HISTOGRAM_HPP
 #define DETENT_STATISTICS_HISTOGRAM_HPP
 
@@ -768,7 +768,11 @@ void basic_histogram<kContent>::read(detail::byte_reader& in) {
   damaged(rest == 0, "the counts of the bins do not add up");
   h.for_each_entry([&](std::uint32_t position, const entry& e) {
     const value_bin bin = h.bin_at(position, e);
-    damaged(bin.largest >= bin.smallest, "a bin lies beyond the range");
+    damaged(bin.largest >= bin.smallest && (bin.negative ? h.lower_ < 0.0F : h.upper_ > 0.0F),
+            "a bin lies beyond the range");
+    const std::uint64_t width = std::uint64_t{std::bit_cast<std::uint32_t>(bin.largest)} -
+                                std::bit_cast<std::uint32_t>(bin.smallest);
+    damaged(!bin.excess_known || bin.excess <= bin.count * width, "a bin's sum is impossible");
   });
   if (h.count_nan_ == 0 && h.count_infinite_ == 0 && h.count_ != 0) {
     const std::vector<value_bin> bins = h.bins();

@@ -60,13 +60,18 @@ void sort_by_digit(std::span<const std::uint32_t> from, std::span<std::uint32_t>
   }
 }
 
-/// Sorts fewer than 2^32 numbers in ascending order: by two or three digits that hold the leading
-/// bits of their differences, then one by one. `buffer` is resized.
+/// Sorts numbers in ascending order: by two or three digits that hold the leading bits of their
+/// differences, then one by one. `buffer` is resized. From 2^32 numbers on, places do not fit the
+/// tables of digits, and std::sort does it.
 inline void sort_ascending(std::vector<std::uint32_t>& x, std::vector<std::uint32_t>& buffer) {
   constexpr std::size_t few = 24;
   constexpr std::size_t many = 8192;
   if (x.size() <= few) {
     sort_nearly_sorted(std::span(x));
+    return;
+  }
+  if (x.size() >> 32 != 0) {
+    std::sort(x.begin(), x.end());
     return;
   }
   std::uint32_t least = x[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room weights/ holds what is derived from packed weights for particular kernels. It may
+// The folder weights/ holds what is derived from packed weights for particular kernels. It may
 // include base/, kernels/, and the headers config, parallel, reference and types of the folder
 // above; pack.hpp includes it.
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A model made by hand, run by the operators of the graph floor.
+// A model made by hand, run by the operators of the graph part.
 #include <cstdint>
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room c_api/graph/ implements the C interface of the graph floor, <detent/c_api_graph.h>. It
+// The folder c_api/graph/ implements the C interface of the graph part, <detent/c_api_graph.h>. It
 // may include everything below graph/ and the shared parts of c_api/; nothing includes it. Its .cpp
 // files make the library detent_graph_c.
 //

@@ -320,6 +320,9 @@ class job_maker {
     if (s_.approach == "static") {
       return option("approach", "static") + " needs calibration samples";
     }
+    if (s_.approach == "dynamic" && s_.bias_correction == "fast") {
+      return option("bias-correction", s_.bias_correction) + " needs calibration samples";
+    }
     if (s_.weight_algorithm == "gptq" || s_.weight_algorithm == "awq") {
       return option("weight-algorithm", s_.weight_algorithm) + " needs calibration samples";
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room configuration/ turns a text, in JSON or YAML, into a quantized model: it reads the text
-// (this file), completes and checks what it says (quantization_job.hpp), and does it
+// The folder configuration/ turns a text, in JSON or YAML, into a quantized model: it reads the
+// text (this file), completes and checks what it says (quantization_job.hpp), and does it
 // (quantize_as_told.hpp). The command line tool and the C interface quantize in this way. Headers
 // here may include all of graph/; quantization_text.hpp needs yaml-cpp.
 //

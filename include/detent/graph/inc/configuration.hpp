@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/inc/ takes the configuration files of Intel Neural Compressor 1.x. It may include
-// graph/quantize/ and everything below it.
+// The folder graph/inc/ takes the configuration files of Intel Neural Compressor 1.x. It may
+// include graph/quantize/ and everything below it.
 //
 // This header holds what such a file says, and what it means for tune(). yaml.hpp reads the file.
 #ifndef DETENT_GRAPH_INC_CONFIGURATION_HPP

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/learn/ computes gradients of float models, for methods that train quantization
+// The folder graph/learn/ computes gradients of float models, for methods that train quantization
 // parameters or weights, and trains float models: losses, schedules, samples with labels, steps and
-// epochs. It may include itself, graph/run/, graph/ops/, graph/model/ and the numerics floor.
+// epochs. It may include itself, graph/run/, graph/ops/, graph/model/ and the numeric part.
 //
 // This file holds gradient_graph, which runs a float model forwards and backwards (reverse mode)
 // and gives the gradients of a loss for inputs, constants, and the values computed between.

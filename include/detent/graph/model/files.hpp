@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads and writes files: all of what the graph floor and the command line tool open goes through
+// Reads and writes files: all of what the graph part and the command line tool open goes through
 // here, so that no reader waits at a pipe and no writer leaves half a file.
 #ifndef DETENT_GRAPH_MODEL_FILES_HPP
 #define DETENT_GRAPH_MODEL_FILES_HPP

@@ -51,6 +51,9 @@ class fingerprint {
     if (t.has_data()) {
       add(std::string_view{reinterpret_cast<const char*>(t.raw()), t.bytes()});
     }
+    for (const std::string& s : t.strings()) {
+      add(s);
+    }
   }
   /// Adds tensors with their names.
   void add(const std::map<std::string, tensor>& tensors) {
@@ -60,7 +63,7 @@ class fingerprint {
     }
   }
   /// Adds all of a graph that its results depend on: nodes, constants, sub-graphs, and the names of
-  /// its inputs and outputs.
+  /// its inputs and outputs. Descriptions and other unread_fields do not count.
   void add(const graph_body& g) {
     for (const auto* values : {&g.inputs, &g.outputs}) {
       for (const value_info& v : *values) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/model/ holds what a model is, in memory and in files: tensors, nodes and graphs,
+// The folder graph/model/ holds what a model is, in memory and in files: tensors, nodes and graphs,
 // the ONNX reader and writer, and helpers for code that builds or changes models. It may include
-// itself and public headers of the numerics floor that need no kernels (config, error, types,
+// itself and public headers of the numeric part that need no kernels (config, error, types,
 // formats); it knows nothing of operators or of the executor.
 //
 // This file holds a model in memory: a list of nodes in topological order whose inputs and outputs
@@ -35,6 +35,12 @@ namespace graph {
 
 struct graph_body;
 
+/// Bytes of protobuf fields, tags included, which the library does not interpret: the reader keeps
+/// them beside what it reads from a message, and the writer writes them behind the other fields of
+/// the message. Null if there are none. Never changed, so that copies share them. Fields that
+/// somebody else makes must be whole, which the writer does not check.
+using unread_fields = std::shared_ptr<const std::string>;
+
 /// An attribute of a node: a value of one of several kinds, held in the member that `kind` names.
 struct attribute {
   /// Which kind of value an attribute has. The numbers are ONNX's AttributeProto.AttributeType.
@@ -49,8 +55,8 @@ struct attribute {
     ints = 7,       ///< A list of integers, in `ints`.
     strings = 8,    ///< A list of strings, in `strings`.
     graphs = 10,    ///< A list of sub-graphs, in `graphs`.
-    /// A list of tensors, a sparse tensor or a type. The reader skips the value and does not keep
-    /// it; the writer refuses such an attribute.
+    /// A list of tensors, a sparse tensor, a type, or a list of these. The value is not interpreted
+    /// and stays in `unread`, together with the number of its kind.
     other = -1,
   };
   kind_type kind = kind_type::undefined;  ///< Says which of the members below holds the value.
@@ -65,6 +71,7 @@ struct attribute {
   std::vector<std::string> strings;  ///< Value of kind strings.
   /// Value of kind graphs. The sub-graphs are never changed, so that copies of a node share them.
   std::vector<std::shared_ptr<const graph_body>> graphs;
+  unread_fields unread = {};  ///< Other fields of its AttributeProto, such as doc_string.
 
   /// An attribute that holds an integer.
   [[nodiscard]] static attribute of(std::int64_t value) {
@@ -101,6 +108,8 @@ struct node {
   std::vector<std::string> inputs;   ///< Names of the inputs; empty for an absent optional one.
   std::vector<std::string> outputs;  ///< Names of the outputs; empty for an output not asked for.
   std::map<std::string, attribute, std::less<>> attributes;  ///< Attributes by name.
+  unread_fields unread =
+      {};  ///< Other fields of its NodeProto, such as doc_string and metadata_props.
 
   /// The attribute of this name, or null.
   [[nodiscard]] const attribute* find(std::string_view key) const {
@@ -150,6 +159,13 @@ struct node {
   }
 };
 
+/// What a file says of a value beside its name, type and shape; see unread_fields.
+struct value_notes {
+  std::string fields;                   ///< Of its ValueInfoProto: doc_string, metadata_props.
+  std::string type_fields;              ///< Of its TypeProto: denotation.
+  std::vector<std::string> dim_fields;  ///< Of its dimensions: denotation; may be shorter.
+};
+
 /// The declaration of a value: its name, type and shape as far as the model states them.
 struct value_info {
   std::string name;                             ///< Name of the value.
@@ -160,6 +176,8 @@ struct value_info {
   /// For a value that is not a tensor (a sequence, a map, ...): the bytes of its TypeProto, which
   /// the writer writes back. Empty for a tensor.
   std::string other_type = {};
+  /// What else the file says of the value; null if nothing. Never changed: copies share it.
+  std::shared_ptr<const value_notes> notes = {};
 };
 
 /// What a model and a sub-graph have in common: nodes, constants, and declared values.
@@ -170,6 +188,10 @@ struct graph_body {
   std::vector<value_info> inputs;              ///< Inputs, without those that are initializers.
   std::vector<value_info> outputs;             ///< Outputs.
   std::vector<value_info> values;              ///< Declarations of other values; may be empty.
+  unread_fields unread = {};  ///< Other fields of its GraphProto, such as doc_string.
+  /// Other fields of the TensorProto of an initializer, by its name. Names that have no initializer
+  /// any more are ignored.
+  std::map<std::string, unread_fields> unread_of_initializers = {};
 
   /// The constant of this name, or null.
   [[nodiscard]] const tensor* initializer(const std::string& name) const {
@@ -208,6 +230,7 @@ struct model : graph_body {
   std::map<std::string, std::int64_t> opsets;
   std::map<std::string, std::string> metadata;  ///< Key/value pairs that tools attached.
   std::vector<model_function> functions;        ///< Functions that the model defines.
+  unread_fields unread_of_model = {};  ///< Other fields of its ModelProto: domain, model_version.
   /// Bytes that the reader took from external data files.
   std::uint64_t external_bytes = 0;
   std::vector<std::string> external_files;  ///< Paths of these files, each once.

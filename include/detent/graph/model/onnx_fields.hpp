@@ -22,6 +22,7 @@ enum class model_field : protozero::pbf_tag_type {
   graph = 7,             ///< GraphProto of the model.
   opset_import = 8,      ///< Repeated OperatorSetIdProto.
   metadata_props = 14,   ///< Repeated key/value pairs.
+  training_info = 20,    ///< Repeated TrainingInfoProto; not kept by the reader.
   functions = 25,        ///< Repeated FunctionProto.
 };
 /// Fields of OperatorSetIdProto.
@@ -36,13 +37,14 @@ enum class entry_field : protozero::pbf_tag_type {
 };
 /// Fields of GraphProto.
 enum class graph_field : protozero::pbf_tag_type {
-  node = 1,                 ///< Repeated NodeProto.
-  name = 2,                 ///< Name of the graph.
-  initializer = 5,          ///< Repeated TensorProto: the constants.
-  input = 11,               ///< Repeated ValueInfoProto.
-  output = 12,              ///< Repeated ValueInfoProto.
-  value_info = 13,          ///< Repeated ValueInfoProto of inner values.
-  sparse_initializer = 15,  ///< Sparse constants; rejected by the reader.
+  node = 1,                      ///< Repeated NodeProto.
+  name = 2,                      ///< Name of the graph.
+  initializer = 5,               ///< Repeated TensorProto: the constants.
+  input = 11,                    ///< Repeated ValueInfoProto.
+  output = 12,                   ///< Repeated ValueInfoProto.
+  value_info = 13,               ///< Repeated ValueInfoProto of inner values.
+  quantization_annotation = 14,  ///< Repeated TensorAnnotation; not kept by the reader.
+  sparse_initializer = 15,       ///< Sparse constants; rejected by the reader.
 };
 /// Fields of FunctionProto.
 enum class function_field : protozero::pbf_tag_type {
@@ -51,28 +53,30 @@ enum class function_field : protozero::pbf_tag_type {
 };
 /// Fields of NodeProto.
 enum class node_field : protozero::pbf_tag_type {
-  input = 1,      ///< Repeated names of values.
-  output = 2,     ///< Repeated names of values.
-  name = 3,       ///< Name of the node.
-  op_type = 4,    ///< Name of the operator.
-  attribute = 5,  ///< Repeated AttributeProto.
-  domain = 7,     ///< Domain of the operator.
-  overload = 8,   ///< Overload of a function; rejected by the reader.
+  input = 1,                   ///< Repeated names of values.
+  output = 2,                  ///< Repeated names of values.
+  name = 3,                    ///< Name of the node.
+  op_type = 4,                 ///< Name of the operator.
+  attribute = 5,               ///< Repeated AttributeProto.
+  domain = 7,                  ///< Domain of the operator.
+  overload = 8,                ///< Overload of a function; rejected by the reader.
+  device_configurations = 10,  ///< Repeated NodeDeviceConfigurationProto; not kept by the reader.
 };
 /// Fields of AttributeProto.
 enum class attribute_field : protozero::pbf_tag_type {
-  name = 1,      ///< Name of the attribute.
-  f = 2,         ///< Float.
-  i = 3,         ///< Int64.
-  s = 4,         ///< Bytes.
-  t = 5,         ///< TensorProto.
-  g = 6,         ///< GraphProto.
-  floats = 7,    ///< Repeated float.
-  ints = 8,      ///< Repeated int64.
-  strings = 9,   ///< Repeated bytes.
-  tensors = 10,  ///< Repeated TensorProto; not kept by the reader.
-  graphs = 11,   ///< Repeated GraphProto.
-  type = 20,     ///< AttributeProto.AttributeType.
+  name = 1,         ///< Name of the attribute.
+  f = 2,            ///< Float.
+  i = 3,            ///< Int64.
+  s = 4,            ///< Bytes.
+  t = 5,            ///< TensorProto.
+  g = 6,            ///< GraphProto.
+  floats = 7,       ///< Repeated float.
+  ints = 8,         ///< Repeated int64.
+  strings = 9,      ///< Repeated bytes.
+  tensors = 10,     ///< Repeated TensorProto; not interpreted.
+  graphs = 11,      ///< Repeated GraphProto.
+  doc_string = 13,  ///< Description.
+  type = 20,        ///< AttributeProto.AttributeType.
 };
 /// Fields of TensorProto.
 enum class tensor_field : protozero::pbf_tag_type {
@@ -81,7 +85,7 @@ enum class tensor_field : protozero::pbf_tag_type {
   segment = 3,         ///< Part of a tensor; skipped by the reader.
   float_data = 4,      ///< Elements of float32.
   int32_data = 5,      ///< Elements of integers and floats of up to 32 bits.
-  string_data = 6,     ///< Elements of strings; skipped by the reader.
+  string_data = 6,     ///< Elements of strings.
   int64_data = 7,      ///< Elements of int64.
   name = 8,            ///< Name of the tensor.
   raw_data = 9,        ///< Bytes of all elements, little-endian.
@@ -97,7 +101,8 @@ enum class value_field : protozero::pbf_tag_type {
 };
 /// Fields of TypeProto.
 enum class type_field : protozero::pbf_tag_type {
-  tensor_type = 1  ///< TypeProto.Tensor.
+  tensor_type = 1,  ///< TypeProto.Tensor.
+  denotation = 6    ///< What the value means, such as "IMAGE".
 };
 /// Fields of TypeProto.Tensor.
 enum class tensor_type_field : protozero::pbf_tag_type {

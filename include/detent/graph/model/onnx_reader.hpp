@@ -42,12 +42,24 @@ class checked_message {
  public:
   explicit checked_message(protozero::data_view bytes) : m_(bytes) {}
 
-  [[nodiscard]] bool next() { return m_.next(); }
+  [[nodiscard]] bool next() {
+    field_ = m_.data().data();
+    return m_.next();
+  }
   [[nodiscard]] Field tag() const { return m_.tag(); }
   [[nodiscard]] bool is_packed() const {
     return m_.wire_type() == protozero::pbf_wire_type::length_delimited;
   }
   void skip() { m_.skip(); }
+  /// The bytes of the field with its tag; only behind the call that gets or skips its value.
+  [[nodiscard]] std::string_view whole_field() const {
+    return {field_, static_cast<std::size_t>(m_.data().data() - field_)};
+  }
+  /// Skips the field and appends its bytes, with the tag, to `unread`.
+  void keep(std::string& unread) {
+    m_.skip();
+    unread += whole_field();
+  }
 
   protozero::data_view get_view() {
     expect(protozero::pbf_wire_type::length_delimited);
@@ -92,7 +104,13 @@ class checked_message {
   }
 
   protozero::pbf_message<Field> m_;
+  const char* field_ = nullptr;  // where the field begins
 };
+
+/// Fields as models keep them.
+[[nodiscard]] inline unread_fields to_unread_fields(std::string bytes) {
+  return bytes.empty() ? nullptr : std::make_shared<const std::string>(std::move(bytes));
+}
 
 /// Appends one occurrence of a repeated field to `to`. The field may be packed or, as older writers
 /// do it, hold one value.
@@ -121,6 +139,8 @@ class onnx_reader {
     model m;
     m.ir_version = 0;
     bool has_graph = false;
+    std::string unread;
+    std::string unread_of_graph;
     checked_message<model_field> message(protozero::data_view(bytes.data(), bytes.size()));
     while (message.next()) {
       switch (message.tag()) {
@@ -138,7 +158,7 @@ class onnx_reader {
           break;
         case model_field::graph:
           has_graph = true;
-          read_graph(message.get_view(), m, 0);
+          read_graph(message.get_view(), m, unread_of_graph, 0);
           break;
         case model_field::opset_import:
           read_opset(message.get_view(), m);
@@ -151,18 +171,24 @@ class onnx_reader {
         case model_field::functions:
           m.functions.push_back(read_function(message.get_view()));
           break;
-        default:
+        case model_field::training_info:
           message.skip();
+          break;
+        default:
+          message.keep(unread);
       }
     }
+    m.unread_of_model = to_unread_fields(std::move(unread));
+    complete_graph(m, std::move(unread_of_graph));
     require(has_graph && m.ir_version > 0, error_kind::bad_file, "not an ONNX model");
     m.external_bytes = external_.bytes_found();
     m.external_files.assign(external_.files().begin(), external_.files().end());
     return m;
   }
 
-  /// Reads a TensorProto and sets `name` if it has one.
-  tensor read_tensor(protozero::data_view bytes, std::string& name) {
+  /// Reads a TensorProto and sets `name` if it has one. Fields that are not interpreted are
+  /// appended to `unread`.
+  tensor read_tensor(protozero::data_view bytes, std::string& name, std::string& unread) {
     using onnx::tensor_field;
     shape dims;
     std::int32_t type = 0;
@@ -175,6 +201,7 @@ class onnx_reader {
     std::vector<std::int32_t> int32s;
     std::vector<std::int64_t> int64s;
     std::vector<std::uint64_t> uint64s;
+    std::vector<std::string> strings;
     using message_type = checked_message<tensor_field>;
     message_type m(bytes);
     while (m.next()) {
@@ -215,10 +242,18 @@ class onnx_reader {
         case tensor_field::data_location:
           external = m.get_int32() == 1;
           break;
-        case tensor_field::segment:
         case tensor_field::string_data:
-        default:
+          // A string of no characters takes two bytes in the file and sizeof(std::string) here.
+          require(strings.size() < limits_.max_tensor_bytes / sizeof(std::string),
+                  error_kind::bad_file, "tensor '", name, "' has more than ", strings.size(),
+                  " strings, the limit");
+          strings.push_back(m.get_string());
+          break;
+        case tensor_field::segment:
           m.skip();
+          break;
+        default:
+          m.keep(unread);
       }
     }
     const auto element = static_cast<element_type>(type);
@@ -231,7 +266,7 @@ class onnx_reader {
       raise(error_kind::bad_file, "detent: tensor '" + name + "': " + message_of(e));
     }
     if (element == element_type::string) {
-      return {element, dims};  // without elements: no operator here reads strings
+      return string_tensor(name, dims, count, std::move(strings));
     }
     const std::size_t size = element_size(element);
     require(size > 0, error_kind::unsupported, "tensor '", name, "' has elements of ",
@@ -240,10 +275,7 @@ class onnx_reader {
     require(count * size <= limits_.max_tensor_bytes, error_kind::bad_file, "tensor '", name,
             "' of shape ", shown(dims), " has ", count * size, " bytes, the limit is ",
             limits_.max_tensor_bytes);
-    require(count * size <= limits_.max_constant_bytes - constant_bytes_, error_kind::bad_file,
-            "tensor '", name, "' has ", count * size, " bytes, the tensors before it have ",
-            constant_bytes_, ", the limit of all is ", limits_.max_constant_bytes);
-    constant_bytes_ += count * size;
+    count_constant(name, count * size);
     const bool nibbles = element == element_type::u4 || element == element_type::s4;
     const std::size_t stored = nibbles ? (count + 1) / 2 : count * size;
 
@@ -314,6 +346,29 @@ class onnx_reader {
  private:
   /// Tensors of fewer bytes are read rather than mapped: a page of each would be touched anyway.
   static constexpr std::size_t least_mapped = 4096;
+
+  /// Counts the bytes of a tensor. Throws bad_file if all tensors have more than the limit.
+  void count_constant(const std::string& name, std::size_t bytes) {
+    require(bytes <= limits_.max_constant_bytes - constant_bytes_, error_kind::bad_file, "tensor '",
+            name, "' has ", bytes, " bytes, the tensors before it have ", constant_bytes_,
+            ", the limit of all is ", limits_.max_constant_bytes);
+    constant_bytes_ += bytes;
+  }
+
+  /// The tensor of `count` strings, which must be there: the format has no other place for them.
+  tensor string_tensor(const std::string& name, shape dims, std::size_t count,
+                       std::vector<std::string> strings) {
+    require(strings.size() == count, error_kind::bad_file, "tensor '", name, "' of shape ",
+            shown(dims), " needs ", count, " strings and has ", strings.size());
+    std::size_t bytes = count * sizeof(std::string);
+    for (const std::string& s : strings) {
+      bytes += s.size();
+    }
+    require(bytes <= limits_.max_tensor_bytes, error_kind::bad_file, "tensor '", name,
+            "' of strings has ", bytes, " bytes, the limit is ", limits_.max_tensor_bytes);
+    count_constant(name, bytes);
+    return tensor::of_strings(std::move(dims), std::move(strings));
+  }
 
   /// The tensor of this form whose `stored` bytes are in another file: a view of the file, or a
   /// copy of its bytes.
@@ -422,8 +477,10 @@ class onnx_reader {
     m.opsets[domain == "ai.onnx" ? "" : domain] = version;
   }
 
-  /// Reads a GraphProto. `depth`: how many graphs are around this one.
-  void read_graph(protozero::data_view bytes, graph_body& m, std::size_t depth) {
+  /// Reads a GraphProto; complete_graph() does the rest. Fields that are not interpreted are
+  /// appended to `unread`. `depth`: how many graphs are around this one.
+  void read_graph(protozero::data_view bytes, graph_body& m, std::string& unread,
+                  std::size_t depth) {
     using onnx::graph_field;
     require(depth <= max_body_depth, error_kind::bad_file, "sub-graphs stand more than ",
             max_body_depth, " deep in each other");
@@ -440,9 +497,13 @@ class onnx_reader {
           break;
         case graph_field::initializer: {
           std::string name;
-          tensor t = read_tensor(message.get_view(), name);
+          std::string unread_of_tensor;
+          tensor t = read_tensor(message.get_view(), name, unread_of_tensor);
           require(m.initializers.emplace(name, std::move(t)).second, error_kind::bad_file,
                   "two initializers are called '", name, "'");
+          if (!unread_of_tensor.empty()) {
+            m.unread_of_initializers[name] = to_unread_fields(std::move(unread_of_tensor));
+          }
           break;
         }
         case graph_field::input:
@@ -456,17 +517,28 @@ class onnx_reader {
           break;
         case graph_field::sparse_initializer:
           raise(error_kind::unsupported, "detent: sparse initializers are not supported");
-        default:
+        case graph_field::quantization_annotation:
           message.skip();
+          break;
+        default:
+          message.keep(unread);
       }
     }
-    std::erase_if(m.inputs, [&](const value_info& v) { return m.initializers.count(v.name) != 0; });
+  }
+
+  /// Ends the reading of a graph. Inputs that are initializers too become constants, in sub-graphs
+  /// as well: there, up to version 3 of the file format, every initializer is an input too, and the
+  /// node that has the sub-graph gives no value for it.
+  static void complete_graph(graph_body& g, std::string unread) {
+    std::erase_if(g.inputs, [&](const value_info& v) { return g.initializers.count(v.name) != 0; });
+    g.unread = to_unread_fields(std::move(unread));
   }
 
   node read_node(protozero::data_view bytes, std::size_t depth) {
     using onnx::node_field;
     node n;
     std::string overload;
+    std::string unread;
     checked_message<node_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -491,10 +563,14 @@ class onnx_reader {
         case node_field::overload:
           overload = m.get_string();
           break;
-        default:
+        case node_field::device_configurations:
           m.skip();
+          break;
+        default:
+          m.keep(unread);
       }
     }
+    n.unread = to_unread_fields(std::move(unread));
     if (n.domain == "ai.onnx") {
       n.domain.clear();
     }
@@ -505,7 +581,9 @@ class onnx_reader {
 
   std::shared_ptr<const graph_body> read_body(protozero::data_view bytes, std::size_t depth) {
     const auto body = std::make_shared<graph_body>();
-    read_graph(bytes, *body, depth + 1);
+    std::string unread;
+    read_graph(bytes, *body, unread, depth + 1);
+    complete_graph(*body, std::move(unread));
     return body;
   }
 
@@ -516,6 +594,8 @@ class onnx_reader {
     attribute a;
     kind implied = kind::undefined;
     std::int32_t declared = 0;
+    std::string type_field;
+    std::string unread;
     using message_type = checked_message<attribute_field>;
     message_type m(bytes);
     while (m.next()) {
@@ -537,7 +617,7 @@ class onnx_reader {
           break;
         case attribute_field::t: {
           std::string ignored;
-          a.t = read_tensor(m.get_view(), ignored);
+          a.t = read_tensor(m.get_view(), ignored, ignored);
           implied = kind::t;
           break;
         }
@@ -555,6 +635,7 @@ class onnx_reader {
           break;
         case attribute_field::type:
           declared = m.get_int32();
+          type_field = m.whole_field();
           break;
         case attribute_field::g:
           a.g = read_body(m.get_view(), depth);
@@ -564,9 +645,12 @@ class onnx_reader {
           a.graphs.push_back(read_body(m.get_view(), depth));
           implied = kind::graphs;
           break;
+        case attribute_field::doc_string:
+          m.keep(unread);
+          break;
         case attribute_field::tensors:
         default:
-          m.skip();
+          m.keep(unread);
           implied = implied == kind::undefined ? kind::other : implied;
       }
     }
@@ -576,7 +660,9 @@ class onnx_reader {
       // 1..8 are FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS and STRINGS; 10 is GRAPHS.
       const bool is_kept = (declared >= 1 && declared <= 8) || declared == 10;
       a.kind = is_kept ? static_cast<kind>(declared) : kind::other;
+      unread += is_kept ? std::string() : type_field;
     }
+    a.unread = to_unread_fields(std::move(unread));
     require(a.kind != kind::g || a.g != nullptr, error_kind::bad_file, "attribute '", name,
             "' is a graph and has none");
     n.attributes[name] = std::move(a);
@@ -584,6 +670,7 @@ class onnx_reader {
 
   static value_info read_value(protozero::data_view bytes) {
     value_info v;
+    value_notes notes;
     checked_message<onnx::value_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -592,27 +679,41 @@ class onnx_reader {
           break;
         case onnx::value_field::type: {
           const protozero::data_view whole = m.get_view();
-          checked_message<onnx::type_field> type(whole);
-          bool is_tensor = false;
-          while (type.next()) {
-            if (type.tag() == onnx::type_field::tensor_type) {
-              is_tensor = true;
-              read_tensor_type(type.get_view(), v);
-            } else {
-              type.skip();
-            }
-          }
+          const bool is_tensor = read_type(whole, v, notes);
           v.other_type = is_tensor ? std::string() : std::string(whole.data(), whole.size());
           break;
         }
         default:
-          m.skip();
+          m.keep(notes.fields);
       }
+    }
+    if (!notes.fields.empty() || !notes.type_fields.empty() || !notes.dim_fields.empty()) {
+      v.notes = std::make_shared<const value_notes>(std::move(notes));
     }
     return v;
   }
 
-  static void read_tensor_type(protozero::data_view bytes, value_info& v) {
+  /// Reads a TypeProto. Returns whether it is that of a tensor.
+  static bool read_type(protozero::data_view bytes, value_info& v, value_notes& notes) {
+    bool is_tensor = false;
+    checked_message<onnx::type_field> m(bytes);
+    while (m.next()) {
+      switch (m.tag()) {
+        case onnx::type_field::tensor_type:
+          is_tensor = true;
+          read_tensor_type(m.get_view(), v, notes);
+          break;
+        case onnx::type_field::denotation:
+          m.keep(notes.type_fields);
+          break;
+        default:
+          m.skip();  // a type of another kind, which is kept as a whole
+      }
+    }
+    return is_tensor;
+  }
+
+  static void read_tensor_type(protozero::data_view bytes, value_info& v, value_notes& notes) {
     checked_message<onnx::tensor_type_field> m(bytes);
     while (m.next()) {
       switch (m.tag()) {
@@ -629,6 +730,7 @@ class onnx_reader {
             }
             std::int64_t value = -1;
             std::string param;
+            std::string unread;
             checked_message<onnx::dim_field> dim(dims.get_view());
             while (dim.next()) {
               switch (dim.tag()) {
@@ -639,8 +741,12 @@ class onnx_reader {
                   param = dim.get_string();
                   break;
                 default:
-                  dim.skip();
+                  dim.keep(unread);
               }
+            }
+            if (!unread.empty()) {
+              notes.dim_fields.resize(v.dims.size() + 1);
+              notes.dim_fields.back() = std::move(unread);
             }
             v.dims.push_back(value < 0 ? -1 : value);
             v.params.push_back(std::move(param));

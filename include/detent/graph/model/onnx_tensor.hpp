@@ -53,7 +53,7 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
 }
 
 /// Reads a file that holds one TensorProto. External data is read only below the folder of the
-/// file. A tensor of strings comes without its elements.
+/// file.
 ///
 /// Throws detent::error whose message begins with the path: io if a file cannot be read; bad_file
 /// if it is damaged, contradicts itself, exceeds `limits`, or needs more memory than there is;
@@ -63,8 +63,9 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
   return with_file_name(path, [&] {
     const std::string bytes = read_file(path);
     std::string name;
+    std::string unread;
     return detail::onnx_reader(path.parent_path(), limits)
-        .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name);
+        .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name, unread);
   });
 }
 

@@ -44,6 +44,14 @@ class message_builder : public protozero::pbf_builder<Field> {
   template <class Parent>
   message_builder(message_builder<Parent>& parent, Parent field)
       : protozero::pbf_builder<Field>(parent.with_room(), field), bytes_(parent.bytes_) {}
+  /// Adds whole fields of a message that was read. No message inside this one may be open.
+  void add_fields(const std::string& fields) { *bytes_ += fields; }
+  /// Adds the fields, unless they are null.
+  void add_fields(const unread_fields& fields) {
+    if (fields != nullptr) {
+      add_fields(*fields);
+    }
+  }
 
  private:
   template <class>
@@ -60,11 +68,31 @@ class message_builder : public protozero::pbf_builder<Field> {
   std::string* bytes_;
 };
 
-/// Adds the declaration of a value to a GraphProto.
-inline void write_value(message_builder<onnx::graph_field>& g, onnx::graph_field field,
-                        const value_info& v) {
-  message_builder<onnx::value_field> value(g, field);
-  value.add_string(onnx::value_field::name, v.name);
+/// Adds the shape of a value to a TypeProto.Tensor.
+inline void write_shape(message_builder<onnx::tensor_type_field>& t, const value_info& v) {
+  // A builder that is given nothing writes nothing. The shape of a scalar and unnamed open
+  // dimensions are empty messages, which therefore have to be added explicitly.
+  if (v.dims.empty()) {
+    t.add_message(onnx::tensor_type_field::shape, std::string());
+  }
+  message_builder<onnx::shape_field> dims(t, onnx::tensor_type_field::shape);
+  for (std::size_t i = 0; i < v.dims.size(); ++i) {
+    std::string text;
+    message_builder<onnx::dim_field> dim(text);
+    if (v.dims[i] >= 0) {
+      dim.add_int64(onnx::dim_field::value, v.dims[i]);
+    } else if (i < v.params.size() && !v.params[i].empty()) {
+      dim.add_string(onnx::dim_field::param, v.params[i]);
+    }
+    if (v.notes != nullptr && i < v.notes->dim_fields.size()) {
+      dim.add_fields(v.notes->dim_fields[i]);
+    }
+    dims.add_message(onnx::shape_field::dim, text);
+  }
+}
+
+/// Adds the type of a value to its declaration.
+inline void write_type(message_builder<onnx::value_field>& value, const value_info& v) {
   if (!v.other_type.empty()) {
     value.add_message(onnx::value_field::type, v.other_type);
     return;
@@ -73,29 +101,26 @@ inline void write_value(message_builder<onnx::graph_field>& g, onnx::graph_field
     return;
   }
   message_builder<onnx::type_field> type(value, onnx::value_field::type);
-  message_builder<onnx::tensor_type_field> t(type, onnx::type_field::tensor_type);
-  t.add_int32(onnx::tensor_type_field::elem_type, static_cast<std::int32_t>(v.type));
-  if (!v.has_shape) {
-    return;
-  }
-  // A builder that is given nothing writes nothing. The shape of a scalar and unnamed open
-  // dimensions are empty messages, which therefore have to be added explicitly.
-  if (v.dims.empty()) {
-    t.add_message(onnx::tensor_type_field::shape, std::string());
-  }
-  message_builder<onnx::shape_field> dims(t, onnx::tensor_type_field::shape);
-  for (std::size_t i = 0; i < v.dims.size(); ++i) {
-    const bool has_name = i < v.params.size() && !v.params[i].empty();
-    if (v.dims[i] < 0 && !has_name) {
-      dims.add_message(onnx::shape_field::dim, std::string());
-      continue;
+  {
+    message_builder<onnx::tensor_type_field> t(type, onnx::type_field::tensor_type);
+    t.add_int32(onnx::tensor_type_field::elem_type, static_cast<std::int32_t>(v.type));
+    if (v.has_shape) {
+      write_shape(t, v);
     }
-    message_builder<onnx::dim_field> dim(dims, onnx::shape_field::dim);
-    if (v.dims[i] >= 0) {
-      dim.add_int64(onnx::dim_field::value, v.dims[i]);
-    } else {
-      dim.add_string(onnx::dim_field::param, v.params[i]);
-    }
+  }
+  if (v.notes != nullptr) {
+    type.add_fields(v.notes->type_fields);
+  }
+}
+
+/// Adds the declaration of a value to a GraphProto.
+inline void write_value(message_builder<onnx::graph_field>& g, onnx::graph_field field,
+                        const value_info& v) {
+  message_builder<onnx::value_field> value(g, field);
+  value.add_string(onnx::value_field::name, v.name);
+  write_type(value, v);
+  if (v.notes != nullptr) {
+    value.add_fields(v.notes->fields);
   }
 }
 
@@ -158,26 +183,33 @@ class external_file {
   file_pieces pieces_;
 };
 
-/// Writes the fields of a TensorProto but the elements. Throws unsupported for a tensor without
-/// elements, such as one of strings.
+/// Writes the fields of a TensorProto but the elements, with others that were read. Throws
+/// unsupported for a tensor without elements.
 inline void write_form(message_builder<onnx::tensor_field>& out, const std::string& name,
-                       const tensor& t) {
+                       const tensor& t, const unread_fields& unread) {
   using onnx::tensor_field;
-  require(t.has_data(), error_kind::unsupported, "tensor '", name, "' of type ",
-          graph::name(t.type()), " cannot be written");
+  const bool is_whole =
+      t.type() == element_type::string ? t.strings().size() == t.count() : t.has_data();
+  require(is_whole, error_kind::unsupported, "tensor '", name, "' of type ", graph::name(t.type()),
+          " cannot be written");
   out.add_packed_int64(tensor_field::dims, t.dims().begin(), t.dims().end());
   out.add_int32(tensor_field::data_type, static_cast<std::int32_t>(t.type()));
   if (!name.empty()) {
     out.add_string(tensor_field::name, name);
   }
+  out.add_fields(unread);
 }
 
 /// Writes the fields of a TensorProto, the elements to `external` if it takes them (null: none), or
-/// else as raw_data. Throws as write_form().
+/// else as raw_data; strings have a field of their own. Throws as write_form().
 inline void write_tensor(message_builder<onnx::tensor_field>& out, const std::string& name,
-                         const tensor& t, external_file* external) {
-  write_form(out, name, t);
-  if (external != nullptr && external_file::takes(t)) {
+                         const tensor& t, const unread_fields& unread, external_file* external) {
+  write_form(out, name, t, unread);
+  if (t.type() == element_type::string) {
+    for (const std::string& s : t.strings()) {
+      out.add_bytes(onnx::tensor_field::string_data, s);
+    }
+  } else if (external != nullptr && external_file::takes(t)) {
     external->add(out, t);
   } else if (are_nibbles(t.type())) {
     out.add_bytes(onnx::tensor_field::raw_data, packed_nibbles(t));
@@ -208,8 +240,9 @@ inline void write_node(message_builder<onnx::graph_field>& g, const node& n,
     const bool is_whole =
         a.kind == kind::g ? a.g != nullptr
                           : std::find(a.graphs.begin(), a.graphs.end(), nullptr) == a.graphs.end();
-    require(a.kind != kind::other && is_whole, error_kind::unsupported, n.label(), ": attribute '",
-            key, "' of a kind that cannot be written");
+    const bool is_known = a.kind != kind::other || a.unread != nullptr;
+    require(is_known && is_whole, error_kind::unsupported, n.label(), ": attribute '", key,
+            "' of a kind that cannot be written");
     message_builder<attribute_field> attr(out, node_field::attribute);
     attr.add_string(attribute_field::name, key);
     switch (a.kind) {
@@ -224,7 +257,7 @@ inline void write_node(message_builder<onnx::graph_field>& g, const node& n,
         break;
       case kind::t: {
         message_builder<onnx::tensor_field> t(attr, attribute_field::t);
-        write_tensor(t, "", a.t, nullptr);
+        write_tensor(t, "", a.t, nullptr, nullptr);
         break;
       }
       case kind::floats:
@@ -258,11 +291,22 @@ inline void write_node(message_builder<onnx::graph_field>& g, const node& n,
       case kind::other:
         break;
     }
-    attr.add_int32(attribute_field::type, static_cast<std::int32_t>(a.kind));
+    if (a.kind != kind::other) {
+      attr.add_int32(attribute_field::type, static_cast<std::int32_t>(a.kind));
+    }
+    attr.add_fields(a.unread);
   }
   if (!n.domain.empty()) {
     out.add_string(node_field::domain, n.domain);
   }
+  out.add_fields(n.unread);
+}
+
+/// The fields of an initializer that were read and are not interpreted.
+[[nodiscard]] inline unread_fields unread_of_initializer(const graph_body& g,
+                                                         const std::string& name) {
+  const auto found = g.unread_of_initializers.find(name);
+  return found == g.unread_of_initializers.end() ? nullptr : found->second;
 }
 
 /// Writes what stands before the constants of a graph.
@@ -286,6 +330,7 @@ inline void write_values(message_builder<onnx::graph_field>& g, const graph_body
   for (const value_info& v : body.values) {
     write_value(g, graph_field::value_info, v);
   }
+  g.add_fields(body.unread);
 }
 
 /// Writes a sub-graph.
@@ -294,7 +339,7 @@ inline void write_graph(message_builder<onnx::graph_field>& g, const graph_body&
   write_nodes(g, body, external);
   for (const auto& [name, t] : body.initializers) {
     message_builder<onnx::tensor_field> tensor_out(g, onnx::graph_field::initializer);
-    write_tensor(tensor_out, name, t, external);
+    write_tensor(tensor_out, name, t, unread_of_initializer(body, name), external);
   }
   write_values(g, body);
 }
@@ -312,7 +357,7 @@ void append_header(std::string& text, Field field, std::uint64_t length) {
 
 /// Adds a constant to the pieces of a GraphProto, as write_tensor() writes it.
 inline void add_constant(file_pieces& g, const std::string& name, const tensor& t,
-                         external_file* external) {
+                         const unread_fields& unread, external_file* external) {
   constexpr std::size_t least_apart = 4096;  // bytes of the smallest tensor that is a piece
   const bool stays = external == nullptr || !external_file::takes(t);
   const bool is_apart = stays && t.has_data() && !are_nibbles(t.type()) && t.bytes() >= least_apart;
@@ -320,9 +365,9 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   {
     message_builder<onnx::tensor_field> out(fields);
     if (is_apart) {
-      write_form(out, name, t);
+      write_form(out, name, t, unread);
     } else {
-      write_tensor(out, name, t, external);
+      write_tensor(out, name, t, unread, external);
     }
   }
   if (is_apart) {
@@ -347,7 +392,7 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
   };
   add_text([&](auto& out) { write_nodes(out, m, external); });
   for (const auto& [name, t] : m.initializers) {
-    add_constant(g, name, t, external);
+    add_constant(g, name, t, unread_of_initializer(m, name), external);
   }
   add_text([&](auto& out) { write_values(out, m); });
   return g;
@@ -385,6 +430,7 @@ inline void add_constant(file_pieces& g, const std::string& name, const tensor& 
     for (const model_function& f : m.functions) {
       out.add_message(model_field::functions, f.bytes);
     }
+    out.add_fields(m.unread_of_model);
   }
   file_pieces all;
   all.add(before);
@@ -403,8 +449,11 @@ inline void write_pieces(replacement_file& file, const file_pieces& pieces) {
 /// The bytes of a model as an ONNX ModelProto, with all elements of tensors in raw_data; nothing
 /// goes to external files. The version of the file format becomes at least 4.
 ///
-/// Throws unsupported, naming the tensor or node, for tensors without elements (strings) and for
-/// attributes of kind `other` or with a missing sub-graph.
+/// What the reader kept of other fields (unread_fields) is written back, behind the fields that the
+/// library knows.
+///
+/// Throws unsupported, naming the tensor or node, for tensors without elements and for attributes
+/// with a missing sub-graph, or of kind `other` that the reader has not made.
 [[nodiscard]] inline std::string to_onnx(const model& m) {
   const detail::file_pieces pieces = detail::model_pieces(m);
   std::string bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Decides in which translation unit the large functions of the graph floor are compiled.
+// Decides in which translation unit the large functions of the graph part are compiled.
 //
 // Compiling them takes minutes. A unit that defines DETENT_GRAPH_SEPARATE_COMPILATION only sees
 // their declarations; they are compiled where <detent/graph/src.hpp> is included, or its two parts,
@@ -11,7 +11,7 @@
 #if defined(DETENT_GRAPH_SEPARATE_COMPILATION)
 #define DETENT_GRAPH_DECL
 #else
-/// Stands before functions that are inline in the header-only mode of the graph floor. It is empty
+/// Stands before functions that are inline in the header-only mode of the graph part. It is empty
 /// with DETENT_GRAPH_SEPARATE_COMPILATION, where they are compiled once. Set by this header, not by
 /// users.
 #define DETENT_GRAPH_DECL inline

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Typed tensors of the graph floor: element types with ONNX's numbers, shapes, and the tensor
+// Typed tensors of the graph part: element types with ONNX's numbers, shapes, and the tensor
 // class, whose copies share their elements.
 #ifndef DETENT_GRAPH_MODEL_TENSOR_HPP
 #define DETENT_GRAPH_MODEL_TENSOR_HPP
@@ -19,7 +19,7 @@
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
-/// The graph floor: reads and writes ONNX models, runs them, and quantizes them. It builds on the
+/// The graph part: reads and writes ONNX models, runs them, and quantizes them. It builds on the
 /// numerics of namespace detent, which knows nothing of it.
 namespace graph {
 
@@ -41,7 +41,7 @@ enum class element_type : std::int32_t {
   s16 = 5,        ///< Signed 16-bit integer.
   s32 = 6,        ///< Signed 32-bit integer.
   s64 = 7,        ///< Signed 64-bit integer.
-  string = 8,     ///< String. Tensors of it have a shape but no elements.
+  string = 8,     ///< String. Tensors hold them apart from other elements: tensor::strings().
   boolean = 9,    ///< Boolean, one byte per element: 0 is false, every other value is true.
   f16 = 10,       ///< IEEE binary16, held as its 16 bits.
   f64 = 11,       ///< IEEE binary64, double.
@@ -243,6 +243,16 @@ class tensor {
     }
     return t;
   }
+  /// A tensor of strings, one for each element in row-major order. No operator reads them:
+  /// has_data() is false. Throws shape_mismatch if their number differs from element_count(dims),
+  /// and as element_count().
+  [[nodiscard]] static tensor of_strings(shape dims, std::vector<std::string> values) {
+    tensor t(element_type::string, std::move(dims));
+    require(values.size() == t.count(), error_kind::shape_mismatch, "tensor: ", values.size(),
+            " strings for shape ", shown(t.dims()));
+    t.strings_ = std::make_shared<const std::vector<std::string>>(std::move(values));
+    return t;
+  }
 
   /// The type of the elements; undefined for an absent tensor.
   [[nodiscard]] element_type type() const noexcept { return type_; }
@@ -262,6 +272,12 @@ class tensor {
   [[nodiscard]] std::size_t bytes() const noexcept { return count_ * element_size(type_); }
   /// True if the elements are there, not only type and shape.
   [[nodiscard]] bool has_data() const noexcept { return storage_ != nullptr; }
+  /// True if the tensor is one of strings that are there, not only type and shape.
+  [[nodiscard]] bool has_strings() const noexcept { return strings_ != nullptr; }
+  /// The strings of a tensor; empty without has_strings().
+  [[nodiscard]] std::span<const std::string> strings() const noexcept {
+    return has_strings() ? std::span<const std::string>(*strings_) : std::span<const std::string>();
+  }
   /// True unless the tensor is absent or of unknown type.
   [[nodiscard]] bool defined() const noexcept { return type_ != element_type::undefined; }
 
@@ -276,6 +292,7 @@ class tensor {
   [[nodiscard]] tensor form() const {
     tensor t = *this;
     t.set_storage(nullptr);
+    t.strings_ = nullptr;
     return t;
   }
   /// True if both tensors have the same type, the same shape and the same order of elements.
@@ -334,6 +351,7 @@ class tensor {
             shown(source.dims()), " to ", shown(dims()));
     storage_ = source.storage_;
     is_mapped_ = source.is_mapped_;
+    strings_ = source.strings_;
   }
 
   /// A tensor of another shape that shares the elements of this one, without copying. Throws
@@ -348,6 +366,7 @@ class tensor {
   [[nodiscard]] tensor retyped(element_type type) const {
     tensor t = *this;
     t.type_ = type;
+    t.strings_ = type == type_ ? strings_ : nullptr;
     return t;
   }
 
@@ -376,6 +395,7 @@ class tensor {
   std::shared_ptr<const shape> dims_;  // null for rank 0
   std::size_t count_ = 0;
   std::shared_ptr<std::byte> storage_;
+  std::shared_ptr<const std::vector<std::string>> strings_;  // null unless the type is string
   bool channels_last_ = false;
   bool is_mapped_ = false;  // the elements must not be written
 };

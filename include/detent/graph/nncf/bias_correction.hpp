@@ -44,6 +44,7 @@
 #include <detent/graph/nncf/quantizer_parameters.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/channel_sums.hpp>
 #include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/quantize/state_file.hpp>
 #include <detent/graph/run/executor.hpp>

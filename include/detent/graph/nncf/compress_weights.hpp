@@ -450,6 +450,7 @@ class weight_compressor {
     for (auto& [c, factors] : scaled) {
       c->inputs.scale(factors);
     }
+    scaled_layers_ = scaled.size();
   }
 
   /// The layer that a node is, if its weights can be divided in place of the inputs of `c`: they
@@ -589,6 +590,7 @@ class weight_compressor {
     }
     writer.finish();
     set_producer(m_);
+    done.scaled_layers = scaled_layers_;
     done.result = std::move(m_);
     return done;
   }
@@ -598,6 +600,7 @@ class weight_compressor {
   model m_;
   const compress_weights_options& options_;
   std::size_t group_size_ = 0;
+  std::size_t scaled_layers_ = 0;  // by awq
   std::vector<constant> constants_;
   std::vector<constant> left_in_float_;
   std::vector<std::size_t> primary_;         // indices of those with the primary precision

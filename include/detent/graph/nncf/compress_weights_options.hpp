@@ -200,6 +200,8 @@ struct weight_compression {
   /// Labels of ignored nodes whose weights are compressed nonetheless, because another layer has
   /// the same: as in NNCF, a constant is stored once.
   std::vector<std::string> ignored_in_vain;
+  /// The number of layers whose inputs awq has scaled.
+  std::size_t scaled_layers = 0;
 };
 
 }  // namespace graph::nncf

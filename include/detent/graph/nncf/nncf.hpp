@@ -2,8 +2,8 @@
 // The main header of graph/nncf/: post-training quantization of a float model with the interface
 // and the numbers of NNCF (nncf.quantize, nncf.quantize_with_accuracy_control and
 // nncf.compress_weights), for those who have to reproduce models that NNCF made. Its headers may
-// include each other, the rooms model/, run/, rewrite/ and quantize/ of the graph floor, and the
-// core of the library; nothing includes graph/ppq/, and no header below includes this room.
+// include each other, the folders model/, run/, rewrite/ and quantize/ of the graph part, and the
+// core of the library; nothing includes graph/ppq/, and no header below includes this folder.
 #ifndef DETENT_GRAPH_NNCF_NNCF_HPP
 #define DETENT_GRAPH_NNCF_NNCF_HPP
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <set>
@@ -112,7 +113,9 @@ class operator_graph_builder {
  public:
   /// `known` has the types of values, as infer_shapes() finds them.
   operator_graph_builder(const model& m, const std::map<std::string, tensor>& known)
-      : m_(m), known_(known), l_(m) {}
+      : m_(m), known_(known), l_(m) {
+    find_floats();
+  }
 
   [[nodiscard]] operator_graph run() const {
     const std::set<std::size_t> kept = nodes_of_data();
@@ -152,22 +155,68 @@ class operator_graph_builder {
                const std::map<std::string, std::size_t>& makers) const {
     const auto maker = makers.find(value);
     if (maker != makers.end()) {
-      const auto type = known_.find(value);
-      const bool is_float =
-          type == known_.end() ? declared_float(value) : type->second.type() == element_type::f32;
-      v.sources.push_back({maker->second, port, value, !is_float});
+      v.sources.push_back({maker->second, port, value, floats_.count(value) == 0});
     }
   }
 
-  [[nodiscard]] bool declared_float(const std::string& value) const {
+  /// Finds the values of float32. Inference of shapes tells nothing of a value whose shape depends
+  /// on elements of the model's inputs, unless the model declares it; then the operators tell.
+  void find_floats() {
+    std::map<std::string, element_type> types;
     for (const auto* list : {&m_.inputs, &m_.outputs, &m_.values}) {
       for (const value_info& v : *list) {
-        if (v.name == value) {
-          return v.type == element_type::f32;
-        }
+        types.emplace(v.name, v.type);
       }
     }
-    return false;
+    for (const auto& [name, value] : m_.initializers) {
+      types.insert_or_assign(name, value.type());
+    }
+    for (const auto& [name, value] : known_) {
+      types.insert_or_assign(name, value.type());
+    }
+    for (const node& n : m_.nodes) {
+      for (std::size_t k = 0; k < n.outputs.size(); ++k) {
+        element_type& type = types.emplace(n.outputs[k], element_type::undefined).first->second;
+        type = type == element_type::undefined ? type_of_result(n, k, types) : type;
+      }
+    }
+    for (const auto& [name, type] : types) {
+      if (type == element_type::f32) {
+        floats_.insert(name);
+      }
+    }
+  }
+
+  /// The type of the elements of a node's result, as its operator has it. Operators that are not
+  /// known make what they take.
+  [[nodiscard]] static element_type type_of_result(
+      const node& n, std::size_t output, const std::map<std::string, element_type>& types) {
+    const auto is = [&](std::initializer_list<std::string_view> kinds) {
+      return std::find(kinds.begin(), kinds.end(), n.op_type) != kinds.end();
+    };
+    if (is({"Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"}) ||
+        (output > 0 && is({"TopK", "MaxPool", "Unique"}))) {
+      return element_type::s64;
+    }
+    if (is({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not",
+            "IsNaN", "IsInf"})) {
+      return element_type::boolean;
+    }
+    if (is({"Cast"})) {
+      return static_cast<element_type>(n.get_int("to", 0));
+    }
+    const attribute* const value = n.find("value");  // of Constant and ConstantOfShape
+    if (value != nullptr && value->kind == attribute::kind_type::t) {
+      return value->t.type();
+    }
+    if (is({"ConstantOfShape", "If", "Loop", "Scan"})) {
+      return element_type::f32;
+    }
+    const std::size_t like = is({"Where", "CastLike", "DequantizeLinear"}) ? 1
+                             : is({"OneHot"})                              ? 2
+                                                                           : 0;
+    const auto found = like < n.inputs.size() ? types.find(n.inputs[like]) : types.end();
+    return found == types.end() ? element_type::f32 : found->second;
   }
 
   /// The nodes that depend on an input of the model, or that look up an embedding, without those
@@ -250,6 +299,7 @@ class operator_graph_builder {
   const model& m_;
   const std::map<std::string, tensor>& known_;
   links l_;
+  std::set<std::string> floats_;  // the names of values of float32
 };
 
 }  // namespace detail

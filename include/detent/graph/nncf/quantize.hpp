@@ -40,6 +40,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -203,7 +204,10 @@ struct quantization {
   /// before, which `float_model` still has.
   std::map<node_input, std::string> biases_before;
   bool quantize_outputs = false;  ///< Whether outputs of the model are quantized.
-  model result;                   ///< The model, with QuantizeLinear/DequantizeLinear pairs.
+  /// Labels of ignored nodes whose weights are quantized nonetheless, because another layer has the
+  /// same: as in NNCF, a constant is stored once.
+  std::vector<std::string> ignored_in_vain;
+  model result;  ///< The model, with QuantizeLinear/DequantizeLinear pairs.
 };
 
 namespace detail {
@@ -313,8 +317,7 @@ class quantizer {
     collected_statistics found;
     found.origin = origin_of(m, options_);
     const model float_model = prepared(std::move(m), &found.smoothed);
-    const std::vector<placed_quantizer> quantizers =
-        place_quantizers(float_model, placement_of(float_model));
+    const std::vector<placed_quantizer> quantizers = placed_in_any_mode(float_model);
     const bool has_means = !options_.disable_bias_correction && options_.fast_bias_correction;
     if (has_means) {
       found.means = biased_means(float_model, biased_layers(float_model, quantizers, true));
@@ -324,7 +327,7 @@ class quantizer {
     for (const placed_quantizer& q : quantizers) {
       for (const bool symmetric : {true, false}) {
         range_key key{q.value, symmetric, q.config.per_channel};
-        if (!q.weights_of && std::find(keys.begin(), keys.end(), key) == keys.end()) {
+        if (!q.weights_of) {
           quantizer_config config = q.config;
           config.symmetric = symmetric;
           observed.push_back({q.value, any_observer(observer_of(config))});
@@ -368,10 +371,54 @@ class quantizer {
     }
     q.result =
         write_quantized(q.float_model, q.quantizers, q.parameters, options_.quantize_outputs);
+    q.ignored_in_vain = ignored_in_vain(q);
     return q;
   }
 
  private:
+  /// The labels of ignored nodes that take quantized weights.
+  [[nodiscard]] std::vector<std::string> ignored_in_vain(const quantization& q) const {
+    const links l(q.float_model);
+    std::set<std::size_t> found;
+    for (const placed_quantizer& of : q.quantizers) {
+      const std::span<const std::size_t> users = l.consumers(of.value);
+      for (const std::size_t i : users.first(of.weights_of ? users.size() : 0)) {
+        if (ignored_.count(q.float_model.nodes[i].first_output()) != 0) {
+          found.insert(i);
+        }
+      }
+    }
+    std::vector<std::string> labels;
+    for (const std::size_t i : found) {
+      labels.push_back(q.float_model.nodes[i].label());
+    }
+    return labels;
+  }
+
+  /// The quantizers of all presets and modes.
+  [[nodiscard]] std::vector<placed_quantizer> placed_in_any_mode(const model& m) const {
+    std::vector<placed_quantizer> all;
+    std::set<std::tuple<std::string, bool, bool>> seen;  // value, per channel, of weights
+    const bool has_attention = std::any_of(m.nodes.begin(), m.nodes.end(),
+                                           [](const node& n) { return n.is("Attention"); });
+    placement_options options = placement_of(m);
+    for (const bool symmetric : {true, false}) {
+      for (const bool attention_values : {true, false}) {
+        if (attention_values && !has_attention) {
+          continue;
+        }
+        options.symmetric_activations = symmetric;
+        options.attention_values = attention_values;
+        for (placed_quantizer& q : place_quantizers(m, options)) {
+          if (seen.emplace(q.value, q.config.per_channel, q.weights_of.has_value()).second) {
+            all.push_back(std::move(q));
+          }
+        }
+      }
+    }
+    return all;
+  }
+
   /// Throws for options out of their domain.
   void require_options() const {
     const quantize_options& options = options_;
@@ -585,14 +632,24 @@ class quantizer {
     }
   }
 
-  /// Whether ONNX Runtime would fuse an activation of uint8 with a scale for each channel into a
-  /// QLinearConv, which takes one scale only and ends the run: that of a Conv's result, and that of
-  /// the input of a Conv without bias whose result is quantized. (Seen with 1.18 to 1.32.)
-  [[nodiscard]] static bool stops_fused_convolutions(const quantization& q, const links& l,
-                                                     const placed_quantizer& of) {
+  /// Whether ONNX Runtime would fuse an activation with a scale for each channel into an operator
+  /// that takes one scale only, and refuse the model or end the run: that of the result of an
+  /// average pooling, that of a Conv's result if it is uint8, and that of the input of a Conv
+  /// without bias whose result is quantized if it is uint8. (Seen with 1.18 to 1.32.)
+  [[nodiscard]] static bool stops_fused_operators(const quantization& q, const links& l,
+                                                  const placed_quantizer& of, bool is_u8) {
     const model& m = q.float_model;
     const std::size_t maker = l.producer(of.value);
-    if (maker != links::none && m.nodes[maker].is("Conv")) {
+    const auto is_made_by = [&](const char* kind) {
+      return maker != links::none && m.nodes[maker].is(kind);
+    };
+    if (is_made_by("AveragePool") || is_made_by("GlobalAveragePool")) {
+      return true;
+    }
+    if (!is_u8) {
+      return false;
+    }
+    if (is_made_by("Conv")) {
       return true;
     }
     const auto is_quantized = [&](const std::string& value) {
@@ -601,7 +658,7 @@ class quantizer {
     };
     const auto fuses = [&](std::size_t i) {
       const node& n = m.nodes[i];
-      if (!n.is("Conv") || n.inputs[0] != of.value ||
+      if (!n.is("Conv") || carried_value(m, l, n.inputs[0]) != of.value ||
           (n.inputs.size() > 2 && !n.inputs[2].empty())) {
         return false;
       }
@@ -612,11 +669,29 @@ class quantizer {
                return (next.is("Relu") || next.is("Clip")) && is_quantized(next.outputs[0]);
              });
     };
-    if (of.only) {
-      return fuses(of.only->node);
+    return std::any_of(of.serves.begin(), of.serves.end(), fuses);
+  }
+
+  /// The value that the given one is without its padding and its order of dimensions, which ONNX
+  /// Runtime moves a quantizer past.
+  [[nodiscard]] static std::string carried_value(const model& m, const links& l,
+                                                 std::string value) {
+    for (std::size_t maker = l.producer(value); maker != links::none; maker = l.producer(value)) {
+      const node& n = m.nodes[maker];
+      if (!n.is("Pad") && !n.is("Transpose") && !n.is("Identity") && !n.is("Dropout")) {
+        break;
+      }
+      value = n.inputs[0];
     }
-    const auto users = l.consumers(of.value);
-    return std::any_of(users.begin(), users.end(), fuses);
+    return value;
+  }
+
+  /// Whether weights are the right side of a product in a shape other than that of a matrix. ONNX
+  /// Runtime fuses the product of such integers, and then takes no scales for columns. (Seen with
+  /// 1.18 to 1.32.)
+  [[nodiscard]] static bool is_no_matrix(const model& m, const placed_quantizer& of) {
+    return m.nodes[of.weights_of->node].is("MatMul") && of.weights_of->input == 1 &&
+           m.initializers.at(of.value).rank() != 2;
   }
 
   [[nodiscard]] std::vector<quantizer_parameters> parameters_of_ranges(
@@ -638,6 +713,9 @@ class quantizer {
                    ? is_dense_layer(operator_kind(q.float_model, l, n))
                    : fix == overflow_fix::first_layer && first.count(of.weights_of->node) != 0;
         axis = weight_axis(n, of.weights_of->input, q.float_model.initializers.at(of.value).rank());
+        if (type == element_type::undefined && is_no_matrix(q.float_model, of)) {
+          ranges[k] = {united_range(ranges[k])};
+        }
       }
       all.push_back(of_tensor(of.value, [&] {
         return type == element_type::undefined
@@ -651,8 +729,8 @@ class quantizer {
         }
       };
       adjust_type();
-      if (!of.weights_of && all.back().is_per_channel() && all.back().type == element_type::u8 &&
-          stops_fused_convolutions(q, l, of)) {
+      if (!of.weights_of && all.back().is_per_channel() && type == element_type::undefined &&
+          stops_fused_operators(q, l, of, all.back().type == element_type::u8)) {
         all.back() = parameters_of({united_range(all.back().ranges)}, of.config, false, false);
         adjust_type();
       }

@@ -25,6 +25,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,15 +118,16 @@ struct quantizer_group {
   rest.quantizers.clear();
   rest.parameters.clear();
   std::set<std::size_t> layers;
+  const links l(rest.float_model);
   for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
     if (removed.count(k) == 0) {
       rest.quantizers.push_back(q.quantizers[k]);
       rest.parameters.push_back(q.parameters[k]);
     } else if (q.quantizers[k].weights_of) {
-      layers.insert(q.quantizers[k].serves.begin(), q.quantizers[k].serves.end());
+      const std::span<const std::size_t> users = l.consumers(q.quantizers[k].value);
+      layers.insert(users.begin(), users.end());  // several layers may have the same weights
     }
   }
-  const links l(rest.float_model);
   std::erase_if(rest.biases_before, [&](const auto& entry) {
     node& n = rest.float_model.nodes[entry.first.node];
     bool restores = layers.count(entry.first.node) != 0;

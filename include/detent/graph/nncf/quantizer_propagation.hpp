@@ -121,7 +121,6 @@ class quantizer_propagation {
         merge_waiting(branch);
       }
     }
-    take_away_at_integer_inputs();
     take_away_beside_constants();
     for (auto& [q, quantizer] : quantizers_) {
       quantizer.options.resize(1);
@@ -626,36 +625,6 @@ class quantizer_propagation {
   }
 
   // ------------------------------------------------------------------------------------- end
-
-  /// Takes away the quantizers that an input of integers reaches through operators that move
-  /// elements.
-  void take_away_at_integer_inputs() {
-    std::set<std::size_t> gone;
-    std::set<quantizer_place> seen;
-    std::vector<quantizer_place> next;
-    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
-      if (rules_[v].kind == input_kind && has_integer_result(v)) {
-        next.push_back({v, {}});
-      }
-    }
-    while (!next.empty()) {
-      const quantizer_place p = next.back();
-      next.pop_back();
-      if (!seen.insert(p).second) {
-        continue;
-      }
-      if (const auto q = here(p)) {
-        gone.insert(*q);
-      } else if (!p.source) {
-        for (const auto& [user, k] : users_[p.vertex]) {
-          next.push_back({user, k});
-        }
-      } else if (rules_[p.vertex].of == trait::moves) {
-        next.push_back({p.vertex, {}});
-      }
-    }
-    std::for_each(gone.begin(), gone.end(), [&](std::size_t q) { remove(q); });
-  }
 
   void take_away_beside_constants() {
     std::vector<std::size_t> gone;

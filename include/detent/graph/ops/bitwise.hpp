@@ -85,7 +85,7 @@ inline void infer_shift(operator_context& c) {
   const std::string direction = c.n().get_string("direction", "");
   c.require(direction == "LEFT" || direction == "RIGHT", "the direction is '", direction,
             "', not LEFT or RIGHT");
-  infer_broadcast(c);
+  infer_widened<shift_left::types, &infer_broadcast>(c);
 }
 
 inline void run_shift(operator_context& c) {
@@ -96,9 +96,11 @@ inline void run_shift(operator_context& c) {
   }
 }
 
+/// The types of BitwiseNot.
+using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t,
+                           std::int32_t, std::uint64_t, std::int64_t>;
+
 inline void run_not(operator_context& c) {
-  using integers = type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t,
-                             std::int32_t, std::uint64_t, std::int64_t>;
   for_type(c, integers{}, c.input(0).type(), [&]<class T>() {
     map_elements(
         c, [](T x) { return static_cast<T>(~wide(x)); }, c.input(0).data<T>(),
@@ -137,8 +139,8 @@ inline constexpr operator_definition bitwise_operators[] = {
     binary_operator<bitwise::bit_and>(),
     binary_operator<bitwise::bit_or>(),
     binary_operator<bitwise::bit_xor>(),
-    {"", "BitwiseNot", 1, 1, layout_support::elementwise, &infer_like_input, &bitwise::run_not,
-     true},
+    {"", "BitwiseNot", 1, 1, layout_support::elementwise,
+     &infer_for<bitwise::integers, &infer_like_input>, &bitwise::run_not, true},
     {"", "BitShift", 2, 2, layout_support::elementwise, &bitwise::infer_shift, &bitwise::run_shift,
      true},
     {"", "BitCast", 1, 1, layout_support::elementwise, &bitwise::infer_bit_cast,

@@ -531,10 +531,10 @@ inline void run_dynamic_convolution(operator_context& c) {
 }
 
 inline constexpr operator_definition convolution_operators[] = {
-    {"", "Conv", 2, 3, layout_support::any, &infer_conv, &run_conv, true},
-    {"detent", "Conv", 2, 4, layout_support::any, &infer_conv, &run_conv, true},
-    {"", "ConvTranspose", 2, 3, layout_support::any, &infer_conv_transpose, &run_conv_transpose,
-     true},
+    {"", "Conv", 2, 3, layout_support::any, &infer_for_floats<&infer_conv>, &run_conv, true},
+    {"detent", "Conv", 2, 4, layout_support::any, &infer_for_floats<&infer_conv>, &run_conv, true},
+    {"", "ConvTranspose", 2, 3, layout_support::any, &infer_for_floats<&infer_conv_transpose>,
+     &run_conv_transpose, true},
     {"", "ConvInteger", 2, 4, layout_support::any,
      [](operator_context& c) { infer_integer_convolution(c, integer_inputs, element_type::s32); },
      [](operator_context& c) { run_integer_convolution(c, integer_inputs); }, true},

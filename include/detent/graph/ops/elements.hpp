@@ -283,6 +283,13 @@ using wide_types = type_list<float, double, std::int64_t, std::uint64_t>;
   }
 }
 
+/// infer_for() of an operator that computes in the wider type.
+template <class Types, void (*Infer)(operator_context&)>
+void infer_widened(operator_context& c) {
+  Infer(c);
+  expect_type(c, Types{}, widened(c.input(0).type()));
+}
+
 /// The elements of a tensor as T: a view of them if they have that type, otherwise a converted
 /// copy. The tensor must outlive the object.
 template <class T>

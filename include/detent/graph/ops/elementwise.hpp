@@ -55,7 +55,14 @@ void run_unary(operator_context& c) {
 
 template <class F>
 [[nodiscard]] constexpr operator_definition unary_operator() {
-  return {"", F::name, 1, 1, layout_support::elementwise, &infer_like_input, &run_unary<F>, true};
+  return {"",
+          F::name,
+          1,
+          1,
+          layout_support::elementwise,
+          &infer_for<typename F::types, &infer_like_input>,
+          &run_unary<F>,
+          true};
 }
 
 /// Infers the output of IsNaN and IsInf.
@@ -270,7 +277,14 @@ void run_binary(operator_context& c) {
 
 template <class F>
 [[nodiscard]] constexpr operator_definition binary_operator() {
-  return {"", F::name, 2, 2, layout_support::elementwise, &infer_broadcast, &run_binary<F>, true};
+  return {"",
+          F::name,
+          2,
+          2,
+          layout_support::elementwise,
+          &infer_widened<typename F::types, &infer_broadcast>,
+          &run_binary<F>,
+          true};
 }
 
 inline void infer_comparison(operator_context& c) {
@@ -307,10 +321,24 @@ void run_comparison(operator_context& c) {
   });
 }
 
+/// Infers the output of run_comparison<F>().
+template <class F>
+void infer_comparison_of(operator_context& c) {
+  infer_comparison(c);
+  if (!std::is_same_v<F, binary::equal> || c.input(0).type() != element_type::boolean) {
+    expect_type(c, wide_types{}, widened(c.input(0).type()));
+  }
+}
+
 template <class F, std::size_t First = 0>
 [[nodiscard]] constexpr operator_definition comparison_operator(std::string_view name) {
-  return {
-      "", name, 2, 2, layout_support::elementwise, &infer_comparison, &run_comparison<F, First>};
+  return {"",
+          name,
+          2,
+          2,
+          layout_support::elementwise,
+          &infer_comparison_of<F>,
+          &run_comparison<F, First>};
 }
 
 template <class F>
@@ -399,8 +427,13 @@ inline void run_mean(operator_context& c) {
 
 template <class F, class Types>
 [[nodiscard]] constexpr operator_definition fold_operator(std::string_view name) {
-  return {
-      "", name, 1, any_number, layout_support::elementwise, &infer_broadcast, &run_fold<F, Types>};
+  return {"",
+          name,
+          1,
+          any_number,
+          layout_support::elementwise,
+          &infer_widened<Types, &infer_broadcast>,
+          &run_fold<F, Types>};
 }
 
 // --- Where ---------------------------------------------------------------------------------------
@@ -481,6 +514,9 @@ inline void run_cast(operator_context& c) {
 
 // --- Pow -----------------------------------------------------------------------------------------
 
+/// The types of bases of Pow.
+using power_types = type_list<float, double, std::int32_t, std::int64_t>;
+
 /// Infers the output of Pow. It has the type of the base; the exponent may have another type.
 inline void infer_pow(operator_context& c) {
   require_aligned_last(c);
@@ -538,8 +574,7 @@ void run_pow_as(operator_context& c) {
 }
 
 inline void run_pow(operator_context& c) {
-  using base_types = type_list<float, double, std::int32_t, std::int64_t>;
-  for_type(c, base_types{}, c.input(0).type(), [&]<class T>() {
+  for_type(c, power_types{}, c.input(0).type(), [&]<class T>() {
     if constexpr (std::is_integral_v<T>) {
       if (!is_floating(c.input(1).type())) {
         run_pow_as<T, std::int64_t>(c);
@@ -669,18 +704,22 @@ inline constexpr operator_definition elementwise_operators[] = {
     unary_operator<unary::acosh>(),
     unary_operator<unary::atanh>(),
     unary_operator<unary::shrink>(),
-    {"", "IsNaN", 1, 1, layout_support::elementwise, &infer_test, &run_is_nan, true},
-    {"", "IsInf", 1, 1, layout_support::elementwise, &infer_test, &run_is_inf, true},
+    {"", "IsNaN", 1, 1, layout_support::elementwise, &infer_for<float_types, &infer_test>,
+     &run_is_nan, true},
+    {"", "IsInf", 1, 1, layout_support::elementwise, &infer_for<float_types, &infer_test>,
+     &run_is_inf, true},
     binary_operator<binary::add>(),
     binary_operator<binary::sub>(),
     binary_operator<binary::mul>(),
     binary_operator<binary::div>(),
-    {"", "Mod", 2, 2, layout_support::elementwise, &infer_broadcast, &run_mod},
-    {"", "Pow", 2, 2, layout_support::elementwise, &infer_pow, &run_pow},
+    {"", "Mod", 2, 2, layout_support::elementwise,
+     &infer_widened<binary::floor_mod::types, &infer_broadcast>, &run_mod},
+    {"", "Pow", 2, 2, layout_support::elementwise, &infer_for<power_types, &infer_pow>, &run_pow},
     fold_operator<binary::max, wide_types>("Max"),
     fold_operator<binary::min, wide_types>("Min"),
     fold_operator<binary::add, float_types>("Sum"),
-    {"", "Mean", 1, any_number, layout_support::elementwise, &infer_broadcast, &run_mean},
+    {"", "Mean", 1, any_number, layout_support::elementwise,
+     &infer_widened<float_types, &infer_broadcast>, &run_mean},
     comparison_operator<binary::equal>("Equal"),
     comparison_operator<binary::less, 1>("Greater"),
     comparison_operator<binary::less>("Less"),
@@ -694,7 +733,8 @@ inline constexpr operator_definition elementwise_operators[] = {
     {"", "Cast", 1, 1, layout_support::elementwise, &infer_cast, &run_cast},
     // The second input gives only its type, so the order of its elements must not matter: plain.
     {"", "CastLike", 2, 2, layout_support::plain, &infer_cast_like, &run_cast},
-    {"", "Clip", 1, 3, layout_support::elementwise, &infer_like_input, &run_clip},
+    {"", "Clip", 1, 3, layout_support::elementwise, &infer_for<number_types, &infer_like_input>,
+     &run_clip},
     {"", "Identity", 1, 1, layout_support::elementwise, &infer_like_input, &run_identity},
     {"", "Dropout", 1, 3, layout_support::elementwise, &infer_dropout, &run_dropout},
 };

@@ -26,10 +26,23 @@ inline std::span<const float> optional_floats(const operator_context& c, std::si
   return c.inputs[i].data<float>();
 }
 
+/// Throws unsupported, naming the node, if an input is not of floats.
 inline void require_floats(const operator_context& c) {
   for (const tensor& t : c.inputs) {
     c.require_supported(!t.defined() || t.type() == element_type::f32,
                         "no code for elements of type ", shown(t.type()));
+  }
+}
+
+/// The infer() of an operator whose run() calls require_floats(): Infer, and then expect_type() for
+/// each input.
+template <void (*Infer)(operator_context&)>
+void infer_for_floats(operator_context& c) {
+  Infer(c);
+  for (const tensor& t : c.inputs) {
+    if (t.defined()) {
+      expect_type(c, type_list<float>{}, t.type());
+    }
   }
 }
 

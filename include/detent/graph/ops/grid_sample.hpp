@@ -247,9 +247,10 @@ inline void run_affine_grid(operator_context& c) {
 }  // namespace sampling
 
 inline constexpr operator_definition grid_sample_operators[] = {
-    {"", "GridSample", 2, 2, layout_support::plain, sampling::infer, sampling::run, true},
-    {"", "AffineGrid", 2, 2, layout_support::plain, sampling::infer_affine_grid,
-     sampling::run_affine_grid},
+    {"", "GridSample", 2, 2, layout_support::plain, infer_for<float_types, sampling::infer>,
+     sampling::run, true},
+    {"", "AffineGrid", 2, 2, layout_support::plain,
+     infer_for<float_types, sampling::infer_affine_grid>, sampling::run_affine_grid},
 };
 
 }  // namespace graph::ops

@@ -134,6 +134,10 @@ void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
   }
 }
 
+/// The types of MatMul. Floats have kernels, the others plain loops.
+using matmul_types =
+    type_list<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>;
+
 inline void run_matmul(operator_context& c) {
   const tensor& a = c.inputs[0];
   const tensor& b = c.inputs[1];
@@ -163,8 +167,7 @@ inline void run_matmul(operator_context& c) {
                      });
     return;
   }
-  using other_types = type_list<double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>;
-  for_type(c, other_types{}, a.type(), [&]<class T>() {
+  for_type(c, matmul_types{}, a.type(), [&]<class T>() {
     // Sums of integers wrap around: they are made in the unsigned type.
     using sum_type = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
                                                  std::type_identity<T>>::type;
@@ -522,10 +525,13 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
 }
 
 inline constexpr operator_definition matmul_operators[] = {
-    {"", "MatMul", 2, 2, layout_support::plain, &infer_matmul, &run_matmul, true},
-    {"detent", "MatMul", 3, 3, layout_support::plain, &infer_matmul_sum, &run_matmul_sum, true},
-    {"", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
-    {"detent", "Gemm", 2, 3, layout_support::plain, &infer_gemm, &run_gemm, true},
+    {"", "MatMul", 2, 2, layout_support::plain, &infer_for<matmul_types, &infer_matmul>,
+     &run_matmul, true},
+    {"detent", "MatMul", 3, 3, layout_support::plain, &infer_for_floats<&infer_matmul_sum>,
+     &run_matmul_sum, true},
+    {"", "Gemm", 2, 3, layout_support::plain, &infer_for_floats<&infer_gemm>, &run_gemm, true},
+    {"detent", "Gemm", 2, 3, layout_support::plain, &infer_for_floats<&infer_gemm>, &run_gemm,
+     true},
     {"", "MatMulInteger", 2, 4, layout_support::plain, &infer_matmul_integer,
      [](operator_context& c) { run_integer_matmul(c, integer_inputs); }, true},
     {"", "QLinearMatMul", 8, 8, layout_support::plain, &infer_qlinear_matmul,

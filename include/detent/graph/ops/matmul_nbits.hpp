@@ -104,8 +104,42 @@ inline nbits_layout read_nbits_layout(const operator_context& c) {
   return layout;
 }
 
+/// The largest block whose sums fit 32 bits in the integer kernels.
+inline constexpr std::size_t largest_integer_block = std::size_t{1} << 16;
+
+/// Throws unsupported if the integer kernels cannot take the weights of a node of
+/// detent.MatMulNBits, which is always W4A8.
+inline void require_integer_weights(const operator_context& c, const nbits_layout& layout) {
+  c.require_supported(layout.bits <= 4, "weights of ", layout.bits,
+                      " bits, expected 2 or 4; DynamicLinear takes 8");
+  c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::u8,
+                      "zero points that are no integers");
+  c.require_supported(!c.has_input(4),
+                      "g_idx, with which the rows of a block may have different scales");
+  c.require_supported(layout.block_size <= largest_integer_block, "block_size ", layout.block_size,
+                      " is above ", largest_integer_block);
+}
+
+/// Whether a node of com.microsoft.MatMulNBits may be W4A8: the model allows it, and the integer
+/// kernels can do it. Of `layout`, only bits and block_size are read. Scales whose elements are not
+/// known yet count as finite.
+inline bool allows_integer_rows(const operator_context& c, const nbits_layout& layout) {
+  const auto are_finite = [](const tensor& scales) {
+    const std::span<const float> values = scales.data<float>();
+    return std::all_of(values.begin(), values.end(), [](float s) { return std::isfinite(s); });
+  };
+  const tensor& scales = c.inputs[2];
+  return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 && !c.has_input(4) &&
+         layout.block_size <= largest_integer_block &&
+         (!c.has_input(3) || c.inputs[3].type() == element_type::u8) &&
+         scales.type() == element_type::f32 && (!scales.has_data() || are_finite(scales));
+}
+
 inline void infer_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
+  if (c.n().domain == "detent") {
+    require_integer_weights(c, layout);
+  }
   shape out = c.inputs[0].dims();
   out.back() = static_cast<std::int64_t>(layout.columns);
   c.set_output(0, element_type::f32, std::move(out));
@@ -202,30 +236,16 @@ inline packed_floats dequantize_nbits(const operator_context& c, const nbits_lay
   return {stored.transposed(), optional_floats(c, 5, layout.columns)};
 }
 
-/// Whether the product may be W4A8: the model allows it, and the integer kernels can do it. If the
-/// node demands it (domain "detent"), throws unsupported where they cannot.
+/// Whether the product is W4A8. That of the domain "detent" always is: infer() has refused what the
+/// kernels cannot take, and a scale that is not finite is an error.
 inline bool takes_integer_rows(const operator_context& c, const nbits_layout& layout) {
-  constexpr std::size_t largest_block = std::size_t{1}
-                                        << 16;  // so that the sums of a block fit 32 bits
-  const auto scales = c.inputs[2].data<float>();
-  if (c.n().domain == "detent") {
-    c.require_supported(layout.bits <= 4, "weights of ", layout.bits,
-                        " bits, expected 2 or 4; DynamicLinear takes 8");
-    c.require_supported(!c.has_input(3) || c.inputs[3].type() == element_type::u8,
-                        "zero points that are no integers");
-    c.require_supported(!c.has_input(4),
-                        "g_idx, with which the rows of a block may have different scales");
-    c.require_supported(layout.block_size <= largest_block, "block_size ", layout.block_size,
-                        " is above ", largest_block);
-    for (const float s : scales) {
-      c.require(std::isfinite(s), "scale ", s);
-    }
-    return true;
+  if (c.n().domain != "detent") {
+    return allows_integer_rows(c, layout);
   }
-  return c.n().get_int("accuracy_level", 0) == 4 && layout.bits == 4 && !c.has_input(4) &&
-         layout.block_size <= largest_block &&
-         (!c.has_input(3) || c.inputs[3].type() == element_type::u8) &&
-         std::all_of(scales.begin(), scales.end(), [](float s) { return std::isfinite(s); });
+  for (const float s : c.inputs[2].data<float>()) {
+    c.require(std::isfinite(s), "scale ", s);
+  }
+  return true;
 }
 
 /// Packs the codes for W4A8. The kernels need positive scales: where a scale is negative, its sign

@@ -595,20 +595,22 @@ inline void run_lrn(operator_context& c) {
 }
 
 inline constexpr operator_definition normalization_operators[] = {
-    {"", "BatchNormalization", 5, 5, layout_support::plain, &infer_batch_normalization,
-     &run_batch_normalization},
-    {"", "InstanceNormalization", 3, 3, layout_support::plain, &infer_with_channels,
-     &run_instance_normalization},
-    {"", "GroupNormalization", 3, 3, layout_support::plain, &infer_with_channels,
-     &run_group_normalization},
-    {"", "LayerNormalization", 2, 3, layout_support::plain, &infer_layer_normalization,
-     &run_layer_normalization},
-    {"", "RMSNormalization", 2, 2, layout_support::plain, &infer_rms_normalization,
-     &run_rms_normalization, true},
-    {"", "MeanVarianceNormalization", 1, 1, layout_support::plain, &infer_mean_variance,
-     &run_mean_variance, true},
-    {"", "ImageScaler", 1, 1, layout_support::plain, &infer_image_scaler, &run_image_scaler},
-    {"", "LRN", 1, 1, layout_support::plain, &infer_with_channels, &run_lrn},
+    {"", "BatchNormalization", 5, 5, layout_support::plain,
+     &infer_for<float_types, &infer_batch_normalization>, &run_batch_normalization},
+    {"", "InstanceNormalization", 3, 3, layout_support::plain,
+     &infer_for<float_types, &infer_with_channels>, &run_instance_normalization},
+    {"", "GroupNormalization", 3, 3, layout_support::plain,
+     &infer_for<float_types, &infer_with_channels>, &run_group_normalization},
+    {"", "LayerNormalization", 2, 3, layout_support::plain,
+     &infer_for<float_types, &infer_layer_normalization>, &run_layer_normalization},
+    {"", "RMSNormalization", 2, 2, layout_support::plain,
+     &infer_for<float_types, &infer_rms_normalization>, &run_rms_normalization, true},
+    {"", "MeanVarianceNormalization", 1, 1, layout_support::plain,
+     &infer_for<float_types, &infer_mean_variance>, &run_mean_variance, true},
+    {"", "ImageScaler", 1, 1, layout_support::plain, &infer_for<float_types, &infer_image_scaler>,
+     &run_image_scaler},
+    {"", "LRN", 1, 1, layout_support::plain, &infer_for<float_types, &infer_with_channels>,
+     &run_lrn},
 };
 
 }  // namespace ops

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/ops/ holds the operators: what an operator is (this file), one header for each
+// The folder graph/ops/ holds the operators: what an operator is (this file), one header for each
 // family of operators, and what the families share. It may include itself, graph/model/ and the
-// numerics floor. Only this file is meant for users, who write operators of their own with it.
+// numeric part. Only this file is meant for users, who write operators of their own with it.
 //
 // To the executor an operator is a function that infers the types and shapes of its outputs and one
 // that computes them; both get an operator_context. An operator_registry holds the definitions.
@@ -158,6 +158,9 @@ class operator_context {
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate;
   subgraph_caller* subgraphs = nullptr;  ///< Runs the node's sub-graphs; null if it has none.
   bool shapes_only = false;              ///< True if run() will not be called after infer().
+  /// While shapes are inferred: where infer() says that run() would throw unsupported, and why;
+  /// null if nobody asks. See expect_supported().
+  std::string* refusal = nullptr;
   /// The largest output in bytes that the executor accepts; see executor_options.
   std::size_t max_tensor_bytes = static_cast<std::size_t>(-1);
   /// Scratch memory for what run() needs beside its outputs. It counts against
@@ -263,6 +266,14 @@ class operator_context {
   void require_supported(bool condition, const Parts&... parts) const {
     if (!condition) [[unlikely]] {
       detent::raise(error_kind::unsupported, detent::detail::message(n().label(), ": ", parts...));
+    }
+  }
+  /// Says in infer() what run() will refuse with require_supported() and the same arguments. The
+  /// outputs are declared all the same: other nodes depend on their shapes.
+  template <class... Parts>
+  void expect_supported(bool condition, const Parts&... parts) const {
+    if (!condition && refusal != nullptr && refusal->empty()) {
+      *refusal = detent::detail::message(n().label(), ": ", parts...);
     }
   }
   /// Brings an axis, which counts from the end if it is negative, into [0, rank), or into [0, rank]
@@ -451,6 +462,23 @@ template <class... Types, class Function>
 template <class Types, class Function>
 void for_type(const operator_context& c, Types types, element_type type, const Function& f) {
   c.require_supported(visit_type(types, type, f), "no code for elements of type ", shown(type));
+}
+
+/// Says in infer() where for_type() with these types will throw in run(). Floats of 16 bits count
+/// as float, for operators that take them (takes_half()); for others they are widened before.
+template <class... Types>
+void expect_type(const operator_context& c, type_list<Types...> types, element_type type) {
+  const bool is_half = type == element_type::f16 || type == element_type::bf16;
+  c.expect_supported(visit_type(types, is_half ? element_type::f32 : type, []<class T>() {}),
+                     "no code for elements of type ", shown(type));
+}
+
+/// The infer() of an operator whose run() has code for these types of input 0 only: Infer, and then
+/// expect_type().
+template <class Types, void (*Infer)(operator_context&)>
+void infer_for(operator_context& c) {
+  Infer(c);
+  expect_type(c, Types{}, c.input(0).type());
 }
 
 /// An infer() for operators whose output 0 has the type and shape of input 0. Throws bad_file if

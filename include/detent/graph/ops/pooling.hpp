@@ -198,11 +198,24 @@ class pool_windows {
   return out;
 }
 
+/// The types of MaxPool and GlobalMaxPool.
+using pool_types = type_list<float, double, std::uint8_t, std::int8_t>;
+
 inline void infer_pool(operator_context& c) {
   const shape out = pooled_dims(c, c.input(0).dims());
   c.set_output(0, c.input(0).type(), out);
   c.outputs[0].set_channels_last(true);
   c.set_output(1, element_type::s64, out);
+}
+
+/// Infers MaxPool. The indices of its second output count columns first (storage_order 1) in images
+/// of two axes only.
+inline void infer_max_pool(operator_context& c) {
+  infer_pool(c);
+  expect_type(c, pool_types{}, c.input(0).type());
+  c.expect_supported(
+      !c.has_output(1) || c.n().get_int("storage_order", 0) == 0 || c.input(0).rank() == 4,
+      "storage_order 1 of rank ", c.input(0).rank());
 }
 
 /// Infers AveragePool. Its result is in the order of its dimensions where planes are averaged.
@@ -261,8 +274,6 @@ void largest_of_rows(std::span<const T* const> rows, std::span<T> out, std::size
   }
 }
 
-using pool_types = type_list<float, double, std::uint8_t, std::int8_t>;
-
 inline void run_max_pool(operator_context& c) {
   const tensor x = to_channels_last(c.inputs[0], c.allocate);
   const window_attributes w = read_window(c, x.dims(), {});
@@ -297,9 +308,9 @@ inline void run_max_pool(operator_context& c) {
     // The indices count the elements of the whole input, in the order of its dimensions or, with
     // storage_order 1, column-major within an image.
     const bool column_major = c.n().get_int("storage_order", 0) != 0;
+    c.require_supported(!column_major || x.rank() == 4, "storage_order 1 of rank ", x.rank());
     const std::int64_t height = x.rank() == 4 ? x.dim(2) : 1;
     const std::int64_t width = x.dims().back();
-    c.require_supported(!column_major || x.rank() == 4, "storage_order 1 of rank ", x.rank());
     auto indices = c.make_output(1).mutable_data<std::int64_t>();
     const std::size_t pixels = windows.out_pixels();
     for (std::size_t n = 0; n < size.batch; ++n) {
@@ -503,15 +514,17 @@ inline void run_quantized_average_pool(operator_context& c) { run_quantized_aver
 inline void run_quantized_global_average(operator_context& c) { run_quantized_average(c, true); }
 
 inline constexpr operator_definition pooling_operators[] = {
-    {"", "MaxPool", 1, 1, layout_support::any, &infer_pool, &run_max_pool, true},
-    {"", "AveragePool", 1, 1, layout_support::any, &infer_average_pool,
+    {"", "MaxPool", 1, 1, layout_support::any, &infer_max_pool, &run_max_pool, true},
+    {"", "AveragePool", 1, 1, layout_support::any, &infer_for<float_types, &infer_average_pool>,
      [](operator_context& c) { run_average(c, false); }, true},
-    {"", "GlobalAveragePool", 1, 1, layout_support::any, &infer_global_pool,
-     [](operator_context& c) { run_average(c, true); }, true},
-    {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_global_pool, &run_global_max, true},
-    {"", "LpPool", 1, 1, layout_support::any, &infer_pool,
+    {"", "GlobalAveragePool", 1, 1, layout_support::any,
+     &infer_for<float_types, &infer_global_pool>, [](operator_context& c) { run_average(c, true); },
+     true},
+    {"", "GlobalMaxPool", 1, 1, layout_support::any, &infer_for<pool_types, &infer_global_pool>,
+     &run_global_max, true},
+    {"", "LpPool", 1, 1, layout_support::any, &infer_for<float_types, &infer_pool>,
      [](operator_context& c) { run_norm_pool(c, false); }, true},
-    {"", "GlobalLpPool", 1, 1, layout_support::any, &infer_global_pool,
+    {"", "GlobalLpPool", 1, 1, layout_support::any, &infer_for<float_types, &infer_global_pool>,
      [](operator_context& c) { run_norm_pool(c, true); }, true},
     {"detent", "QLinearAveragePool", 2, 5, layout_support::any,
      &infer_quantized_average<&pooled_dims>, &run_quantized_average_pool, true},

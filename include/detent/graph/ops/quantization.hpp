@@ -131,6 +131,9 @@ struct scale_layout {
   bool per_axis_ = false;
 };
 
+/// The types, but for floats of 16 bits, that as_float() takes.
+using quantized_sources = type_list<float, double, std::int32_t>;
+
 /// The tensor as float32: itself if it has that type, otherwise a converted copy. Takes float16,
 /// bfloat16, double and int32.
 inline tensor as_float(const operator_context& c, const tensor& t) {
@@ -149,8 +152,7 @@ inline tensor as_float(const operator_context& c, const tensor& t) {
     }
     return out;
   }
-  using sources = type_list<double, std::int32_t>;
-  for_type(c, sources{}, t.type(), [&]<class T>() {
+  for_type(c, quantized_sources{}, t.type(), [&]<class T>() {
     const auto from = t.data<T>();
     for (std::size_t i = 0; i < to.size(); ++i) {
       to[i] = static_cast<float>(from[i]);
@@ -251,6 +253,7 @@ inline void infer_quantize(operator_context& c) {
   if (!is_float8(type)) {
     static_cast<void>(type_grid(c, type));
   }
+  expect_type(c, quantized_sources{}, c.input(0).type());
   c.set_output(0, type, c.input(0).dims());
   c.outputs[0].set_channels_last(keeps_order(c));
 }

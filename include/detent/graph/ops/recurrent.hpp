@@ -81,6 +81,10 @@ using activation = std::function<void(std::span<float>)>;
 /// The names and attributes of the activations of all directions, one after the other. The lists
 /// activation_alpha and activation_beta hold values for those functions that take them; behind
 /// their ends the defaults of the operators of these names count.
+///
+/// An RNN of one direction may name two functions: its schema has the default [Tanh, Tanh], which
+/// runtimes write into nodes of one direction, too. As in ONNX Runtime, only the first one counts.
+/// The schemas of LSTM and GRU have no default, and ONNX Runtime wants the exact number.
 [[nodiscard]] inline std::vector<node> activation_nodes(const operator_context& c,
                                                         std::vector<std::string> defaults,
                                                         std::size_t directions) {
@@ -91,6 +95,9 @@ using activation = std::function<void(std::span<float>)>;
     for (std::size_t d = 0; d < directions; ++d) {
       names.insert(names.end(), defaults.begin(), defaults.end());
     }
+  }
+  if (per_direction == 1 && directions == 1 && names.size() == 2) {
+    names.pop_back();
   }
   c.require(names.size() == per_direction * directions, names.size(), " activations, expected ",
             per_direction * directions);

@@ -437,7 +437,7 @@ template <template <class> class Reducer, class Types, std::int64_t InputSince =
           1,
           2,
           layout_support::plain,
-          &infer_reduction<InputSince>,
+          &infer_widened<Types, &infer_reduction<InputSince>>,
           &run_reduction<Reducer, Types, InputSince>};
 }
 
@@ -555,10 +555,13 @@ inline constexpr operator_definition reduction_operators[] = {
      &run_extremum<reducers::max>},
     {"", "ReduceMin", 1, 2, layout_support::plain, &infer_reduction<18>,
      &run_extremum<reducers::min>},
-    {"", "ArgMax", 1, 1, layout_support::plain, &infer_arg, &run_arg<true>},
-    {"", "ArgMin", 1, 1, layout_support::plain, &infer_arg, &run_arg<false>},
-    {"", "CumSum", 2, 2, layout_support::plain, &infer_like_input, &run_cumulative<reducers::sum>},
-    {"", "CumProd", 2, 2, layout_support::plain, &infer_like_input,
+    {"", "ArgMax", 1, 1, layout_support::plain, &infer_widened<wide_types, &infer_arg>,
+     &run_arg<true>},
+    {"", "ArgMin", 1, 1, layout_support::plain, &infer_widened<wide_types, &infer_arg>,
+     &run_arg<false>},
+    {"", "CumSum", 2, 2, layout_support::plain, &infer_widened<wide_types, &infer_like_input>,
+     &run_cumulative<reducers::sum>},
+    {"", "CumProd", 2, 2, layout_support::plain, &infer_widened<wide_types, &infer_like_input>,
      &run_cumulative<reducers::product>},
 };
 

@@ -30,9 +30,17 @@ DETENT_NAMESPACE_BEGIN
 namespace graph::ops {
 namespace resizing {
 
+/// The types of integers that are interpolated. Other modes than `nearest` take these and floats.
+using small_integers =
+    type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+using interpolated_types =
+    type_list<float, double, std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
+
 inline void infer(operator_context& c) {
   const tensor& in = c.input(0);
-  static_cast<void>(method_of(c));
+  if (method_of(c).how != mode::nearest) {
+    expect_type(c, interpolated_types{}, in.type());
+  }
   shape dims;
   for (const axis_size& s : axis_sizes(c)) {
     dims.push_back(s.out);
@@ -196,8 +204,6 @@ void run_interpolation(operator_context& c, const method& m, const std::vector<a
 /// which can differ by one.
 inline void run_integer_interpolation(operator_context& c, const method& m,
                                       const std::vector<axis_size>& sizes) {
-  using small_integers =
-      type_list<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::int32_t>;
   for_type(c, small_integers{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> from = c.input(0).data<T>();
     std::pmr::vector<float> source(from.size(), c.memory);

@@ -141,7 +141,7 @@ inline void run_size(operator_context& c) {
             " attributes");
   const auto& [key, a] = *attributes.begin();
   if (key == "value" && a.kind == kind::t) {
-    c.require(a.t.has_data(), "attribute value has no data");
+    c.require(a.t.has_data() || a.t.has_strings(), "attribute value has no data");
     return a.t;
   }
   if (key == "value_float" && a.kind == kind::f) {
@@ -157,6 +157,12 @@ inline void run_size(operator_context& c) {
   if (key == "value_ints" && a.kind == kind::ints) {
     return tensor::of<std::int64_t>(element_type::s64, {static_cast<std::int64_t>(a.ints.size())},
                                     a.ints);
+  }
+  if (key == "value_string" && a.kind == kind::s) {
+    return tensor::of_strings({}, {a.s});
+  }
+  if (key == "value_strings" && a.kind == kind::strings) {
+    return tensor::of_strings({static_cast<std::int64_t>(a.strings.size())}, a.strings);
   }
   c.require_supported(false, "no code for a constant given by attribute ", key);
   return {};

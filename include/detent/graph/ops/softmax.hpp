@@ -94,7 +94,7 @@ inline void exponentiate(std::span<double> values) {
 }
 
 /// Softmax of rows of `length` values, in place: e^(x - m) / (sum of e^(x - m)) with the largest
-/// value m of the row. A row with NaN or infinity becomes NaN.
+/// value m of the row. A row with NaN or +infinity, or of -infinity alone, becomes NaN.
 inline void softmax_rows(std::span<double> rows, std::size_t length,
                          std::pmr::memory_resource* /*memory*/) {
   for (std::size_t first = 0; first < rows.size(); first += length) {

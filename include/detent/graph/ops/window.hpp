@@ -110,7 +110,7 @@ inline std::int64_t output_extent(const operator_context& c, const window_attrib
   return out;
 }
 
-/// The window as the numerics floor takes it, for one or two spatial axes; a single axis becomes
+/// The window as the numeric part takes it, for one or two spatial axes; a single axis becomes
 /// the width, with height 1. Throws unsupported, naming the node, for more.
 inline window to_window(const operator_context& c, const window_attributes& w, const shape& dims) {
   c.require_supported(w.rank() <= 2, "no code for ", w.rank(), " spatial axes");

@@ -24,8 +24,8 @@
 #include <detent/graph/ppq/qdq.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
 #include <detent/graph/ppq/state.hpp>
-#include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/channel_sums.hpp>
 #include <detent/graph/quantize/settled_front.hpp>
 #include <detent/graph/rewrite/linear_layer.hpp>
 #include <detent/graph/run/executor.hpp>

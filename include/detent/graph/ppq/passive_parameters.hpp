@@ -46,8 +46,9 @@ struct passive_parameter_pass {
   /// Whether scales of weights may change so that biases fit. The scale of a weight channel that is
   /// not baked is raised where the bias would not fit its grid (of a grid of 32 bits, only half is
   /// used; the rest is for the sums of products). Where all weights of a channel are zero, the
-  /// scale is chosen so that the bias has 2^20 steps. PPQ does neither: it lets such a bias
-  /// saturate.
+  /// scale is chosen so that the bias has 2^20 steps. Biases that stay in float count as well:
+  /// ONNX Runtime from 1.23 on stores them in 32 bits itself, without a check. PPQ does neither: it
+  /// lets such a bias saturate.
   bool fit_weight_scales = true;
 
   /// Runs the pass. It needs no samples.
@@ -61,6 +62,10 @@ struct passive_parameter_pass {
           continue;
         }
         const quantization_state state = configs[ids[slot]].state();
+        if (state == quantization_state::fp32 && is_compute_operator(n) &&
+            slot == detail::bias_slot) {
+          fit_float_bias_of(g, configs, i);
+        }
         if (state != quantization_state::passive_init && state != quantization_state::passive) {
           continue;
         }
@@ -103,8 +108,7 @@ struct passive_parameter_pass {
     for (const float b : values.data<float>()) {
       require(std::isfinite(b), error_kind::invalid_argument, configs[bias].name, ": it holds ", b);
     }
-    if (fit_weight_scales && configs[weight].state() == quantization_state::activated &&
-        configs.source(weight) == weight) {
+    if (may_change(configs, weight)) {
       fit(g, configs, weight, values, x.scales[0], configs[bias].levels.qmax);
     }
     const std::vector<float>& w = configs.parameters(weight).scales;
@@ -116,6 +120,35 @@ struct passive_parameter_pass {
     p.zero_points.assign(channels, 0);
     configs.set_parameters(bias, std::move(p));
     configs.transition(bias, quantization_state::passive);
+  }
+
+  /// Whether the scales of weights may change so that a bias fits.
+  [[nodiscard]] bool may_change(const quantization_configs& configs, config_id weight) const {
+    return fit_weight_scales && configs[weight].state() == quantization_state::activated &&
+           configs.source(weight) == weight;
+  }
+
+  /// Raises scales of weights where the bias, which stays in float, would not fit 32 bits.
+  void fit_float_bias_of(const quantized_graph& g, quantization_configs& configs,
+                         std::size_t index) const {
+    const config_id input = g.operators[index].inputs[0];
+    const config_id weight = g.operators[index].inputs[detail::weight_slot];
+    const config_id bias = g.operators[index].inputs[detail::bias_slot];
+    if (input == no_config || weight == no_config || configs.is_dynamic(input) ||
+        configs[configs.root(input)].state() == quantization_state::fp32 ||
+        configs[input].state() == quantization_state::fp32 ||
+        configs.parameters(input).scales.size() != 1 || !may_change(configs, weight)) {
+      return;
+    }
+    const tensor* const values = g.network.initializer(configs[bias].variable);
+    if (values == nullptr) {
+      return;
+    }
+    const auto floats = values->data<float>();
+    if (std::all_of(floats.begin(), floats.end(), [](float b) { return std::isfinite(b); })) {
+      fit(g, configs, weight, *values, configs.parameters(input).scales[0],
+          std::numeric_limits<std::int32_t>::max());
+    }
   }
 
   static void fit(const quantized_graph& g, quantization_configs& configs, config_id weight,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The main header of graph/ppq/: quantization of ONNX models with the method of PPQ, its target
 // platforms, states and passes, for those who want PPQ's passes or have to reproduce its numbers.
-// Its headers may include each other, the rooms model/, ops/, run/, learn/, rewrite/ and quantize/
-// of the graph floor, and the core of the library; they do not include graph/nncf/.
+// Its headers may include each other, the folders model/, ops/, run/, learn/, rewrite/ and
+// quantize/ of the graph part, and the core of the library; they do not include graph/nncf/.
 //
 // This header holds default_pipeline(), the list of passes in PPQ's order. A model is quantized so:
 //

@@ -40,7 +40,10 @@ struct activation_override {
 /// How activations are quantized: the options that static_quantization() and
 /// automatic_quantization() have in common.
 struct activation_options {
-  element_type type = element_type::u8;  ///< Type of the activations: u8 or s8.
+  /// Type of the activations: u8 or s8. ONNX Runtime 1.32 refuses models of opset 21 and later
+  /// where values of s8 go through a MaxPool, Reshape, Squeeze or Transpose, unless its extended
+  /// optimizations are off.
+  element_type type = element_type::u8;
   /// Bits of the activations, 2..8: levels 0 .. 2^bits - 1 with u8, -2^(bits - 1) ..
   /// 2^(bits - 1) - 1 with s8. With fewer than 8, the model has a Clip before each QuantizeLinear.
   std::size_t bits = 8;

@@ -25,6 +25,7 @@
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
 #include <detent/graph/quantize/error_analysis.hpp>
+#include <detent/graph/quantize/layer_means.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>

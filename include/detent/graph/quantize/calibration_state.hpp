@@ -37,6 +37,7 @@
 #include <detent/graph/quantize/activation_options.hpp>
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration.hpp>
+#include <detent/graph/quantize/layer_means.hpp>
 #include <detent/graph/quantize/partial_quantization.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
 #include <detent/graph/quantize/state_file.hpp>

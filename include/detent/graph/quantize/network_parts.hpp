@@ -321,8 +321,9 @@ class network_parts {
     const auto found = plan_.known().find(name);
     if (found != plan_.known().end()) {
       v.type = found->second.type();
-      v.has_shape = true;
-      v.dims = shapes_.dims(name).value_or(shape(found->second.rank(), -1));
+      const std::optional<std::size_t> rank = shapes_.rank(name);
+      v.has_shape = rank.has_value();
+      v.dims = rank ? shapes_.dims(name).value_or(shape(*rank, -1)) : shape();
     }
     return v;
   }

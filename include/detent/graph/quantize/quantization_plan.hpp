@@ -29,6 +29,7 @@
 #include <detent/graph/rewrite/gemm_factors.hpp>
 #include <detent/graph/rewrite/opset.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
 #include <detent/graph/run/unsupported_nodes.hpp>
@@ -601,9 +602,12 @@ class quantization_plan {
     const std::string& product = m_.nodes[i].outputs[0];
     const std::size_t input = m_.nodes[next].inputs[0] == product ? 1 : 0;
     const tensor* bias = detail::float_constant(m_, m_.nodes[next], input);
-    const auto result = known_.find(product);
     // A product has at least one axis, that of its columns.
-    const std::size_t rank = result == known_.end() ? 1 : result->second.rank();
+    const bool has_axes = bias != nullptr && bias->rank() > 1;
+    if (has_axes && !types_) {
+      types_.emplace(m_);
+    }
+    const std::size_t rank = has_axes ? types_->rank(product).value_or(1) : 1;
     const std::int64_t columns = detail::float_constant(m_, m_.nodes[i], 1)->dim(1);
     if (bias == nullptr || !detail::is_row_of_channels(bias->dims(), columns, 0, rank)) {
       return false;
@@ -644,6 +648,7 @@ class quantization_plan {
 
   model m_;
   std::map<std::string, tensor> known_;
+  std::optional<detail::value_types> types_;  // where a number of dimensions has to be certain
   std::map<std::string, operator_settings> settings_;  // by the names of their outputs
   bool quantizes_first_layer_ = true;
   bool quantizes_last_layer_ = true;

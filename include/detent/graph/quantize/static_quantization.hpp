@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/quantize/ turns float models into quantized ones: static quantization with
+// The folder graph/quantize/ turns float models into quantized ones: static quantization with
 // calibration samples, automatic choice of its settings, dynamic and weight-only quantization,
 // accuracy control, and their parts. It may include its own headers, graph/model/, graph/ops/,
-// graph/run/, graph/learn/, graph/rewrite/ and everything below the graph floor; it must not
-// include any room above it, such as graph/ppq/ or graph/nncf/.
+// graph/run/, graph/learn/, graph/rewrite/ and everything below the graph part; it must not
+// include any folder above it, such as graph/ppq/ or graph/nncf/.
 //
 // This header holds post-training static quantization: ranges come from calibration samples, and
 // the result is an ONNX model with QuantizeLinear/DequantizeLinear pairs (QDQ; qoperator.hpp has

@@ -690,7 +690,8 @@ inline void use_onnx_quantizers(model& m) {
 }  // namespace detail
 
 /// Replaces the quantized regions of a model by integer operators, in place. A region is an
-/// operator between DequantizeLinear and QuantizeLinear nodes with constant parameters:
+/// operator between DequantizeLinear and QuantizeLinear nodes with constant parameters, all scales
+/// finite and positive:
 ///
 /// - Conv, Gemm and MatMul (with a following Relu or Clip) become detent.QLinearConv and
 ///   detent.QLinearGemm. Their sums are exact 32-bit integers; their result may be float. A bias

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/rewrite/ holds passes that change a model: simplification, opset upgrades,
+// The folder graph/rewrite/ holds passes that change a model: simplification, opset upgrades,
 // lowering to integer operators, and rewrites that make a float model easier to quantize
 // (equalization, channel alignment and splitting, SmoothQuant). It may include its own headers,
-// graph/model/, graph/ops/, graph/run/ and everything below the graph floor; it must not include
-// graph/quantize/ or any other room above it.
+// graph/model/, graph/ops/, graph/run/ and everything below the graph part; it must not include
+// graph/quantize/ or any other folder above it.
 //
 // This header holds rewrites that preserve what a model computes: constant folding, folding of
 // batch normalization and bias additions into the layer before, fusion of activations into a layer,
@@ -23,6 +23,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -36,9 +37,9 @@
 #include <detent/graph/ops/folded_channels.hpp>
 #include <detent/graph/rewrite/full_pads.hpp>
 #include <detent/graph/rewrite/renaming.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/run_resources.hpp>
-#include <detent/graph/run/shape_inference.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -148,14 +149,48 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
   return std::nullopt;
 }
 
+/// Whether a node is an Identity, or a Dropout that does not train by its inputs or attributes.
+[[nodiscard]] inline bool is_no_op(const model& m, const node& n) {
+  return (n.is("Identity") || n.is("Dropout")) && !n.inputs.empty() && !n.inputs[0].empty() &&
+         !n.outputs.empty() && !n.outputs[0].empty() &&
+         !(n.is("Dropout") && ((n.inputs.size() > 2 && !n.inputs[2].empty()) ||
+                               ops::is_dropout_in_training(n, m.opset())));
+}
+
+/// For each no-op of a model, whether a Gemm, MatMul or Transpose takes the value that it passes
+/// on, there or behind other no-ops, which all may give it their names.
+[[nodiscard]] inline std::vector<bool> no_ops_beside_products(const model& m) {
+  std::unordered_map<std::string, std::string> passed_on;  // by the output of a no-op
+  const auto origin = [&](const std::string& value) {
+    const auto found = passed_on.find(value);
+    return found == passed_on.end() ? value : found->second;
+  };
+  std::unordered_set<std::string> taken;
+  for (const node& n : m.nodes) {
+    if (is_no_op(m, n)) {
+      passed_on[n.outputs[0]] = origin(n.inputs[0]);
+    } else if (n.is("Gemm") || n.is("MatMul") || n.is("Transpose")) {
+      for (const std::string& in : n.inputs) {
+        taken.insert(origin(in));
+      }
+    }
+  }
+  std::vector<bool> beside(m.nodes.size(), false);
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    beside[i] = is_no_op(m, m.nodes[i]) && taken.count(origin(m.nodes[i].inputs[0])) != 0;
+  }
+  return beside;
+}
+
 }  // namespace detail
 
 /// Removes Identity nodes, and Dropout nodes that do nothing in inference, and connects what takes
 /// their output to their input. A node stays if its mask is used, if it has an input for the
 /// training mode or is in training by its attributes, if it connects an input of the graph to an
 /// output, if a sub-graph would hide the name, or if it makes an output of the graph from a value
-/// that a Gemm, MatMul or Transpose takes, too: releases of ONNX Runtime up to 1.26 fuse those with
-/// a Transpose before them and then lack the value if it is an output.
+/// that a Gemm, MatMul or Transpose takes, too, directly or behind other such nodes: releases of
+/// ONNX Runtime up to 1.26 fuse those with a Transpose before them and then lack the value if it is
+/// an output.
 DETENT_GRAPH_DECL void remove_no_ops(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
@@ -164,29 +199,24 @@ DETENT_GRAPH_DECL void remove_no_ops(model& m) {
     return;
   }
   const links l(m);
+  const std::vector<bool> is_beside_product = detail::no_ops_beside_products(m);
   detail::renaming names(m);
-  for (node& n : m.nodes) {
-    if (!(n.is("Identity") || n.is("Dropout")) || n.inputs.empty() || n.inputs[0].empty() ||
-        n.outputs.empty() || n.outputs[0].empty()) {
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    node& n = m.nodes[i];
+    if (!detail::is_no_op(m, n)) {
       continue;
     }
     const bool has_mask = n.outputs.size() > 1 && !n.outputs[1].empty() &&
                           (!l.consumers(n.outputs[1]).empty() || l.is_output(n.outputs[1]));
-    const bool may_train = n.is("Dropout") && ((n.inputs.size() > 2 && !n.inputs[2].empty()) ||
-                                               ops::is_dropout_in_training(n, m.opset()));
-    if (has_mask || may_train) {
+    if (has_mask) {
       continue;
     }
     // The input may have got another name from the nodes before. The output has not: it is behind
     // them, and only the input of a node that makes an output of the graph is renamed.
     const std::string in = names.name_of(n.inputs[0]);
     const std::string out = n.outputs[0];
-    const auto users = l.consumers(in);
-    const bool is_fused = std::any_of(users.begin(), users.end(), [&](std::size_t i) {
-      return m.nodes[i].is("Gemm") || m.nodes[i].is("MatMul") || m.nodes[i].is("Transpose");
-    });
     const bool removable = l.is_output(out) ? l.producer(in) != links::none && !l.is_output(in) &&
-                                                  !is_fused && names.rename(in, out)
+                                                  !is_beside_product[i] && names.rename(in, out)
                                             : names.rename(out, in);
     if (removable) {
       n.op_type.clear();
@@ -434,23 +464,37 @@ DETENT_GRAPH_DECL void fold_batch_norm(model& m, std::vector<folded_normalizatio
 
 /// Turns the addition of a constant to each channel behind a Conv or Gemm without a bias into its
 /// bias. Before that, a MatMul of a matrix (a value known to have rank 2) and constant weights
-/// becomes a Gemm, so that a constant row that is added to its result becomes its bias, too.
+/// becomes a Gemm, so that a constant row that is added to its result becomes its bias, too. A rank
+/// that depends on an open dimension of an input counts as unknown.
 DETENT_GRAPH_DECL void fold_bias_add(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
+namespace detail {
+
+/// Turns each MatMul of a matrix and constant weights into a Gemm.
+inline void use_gemm_for_matrices(model& m) {
+  const auto has_constant_weights = [&](const node& n) {
+    const tensor* weights = n.is("MatMul") ? float_constant(m, n, 1) : nullptr;
+    return weights != nullptr && weights->rank() == 2;
+  };
+  if (std::none_of(m.nodes.begin(), m.nodes.end(), has_constant_weights)) {
+    return;  // shapes take long to infer
+  }
+  const value_types types(m);
+  for (node& n : m.nodes) {
+    if (has_constant_weights(n) && types.rank(n.inputs[0]) == std::size_t{2}) {
+      n.op_type = "Gemm";
+    }
+  }
+}
+
+}  // namespace detail
+
 DETENT_GRAPH_DECL void fold_bias_add(model& m) {
   if (!detail::has_any(m, {"Add", "MatMul"})) {
     return;
   }
-  const std::map<std::string, tensor> known = infer_types(m);
-  for (node& n : m.nodes) {
-    const tensor* weights = n.is("MatMul") ? detail::float_constant(m, n, 1) : nullptr;
-    const auto lhs = n.inputs.empty() ? known.end() : known.find(n.inputs[0]);
-    if (weights != nullptr && weights->rank() == 2 && lhs != known.end() &&
-        lhs->second.rank() == 2) {
-      n.op_type = "Gemm";
-    }
-  }
+  detail::use_gemm_for_matrices(m);
   const links l(m);
   unused_names names(m);
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
@@ -600,13 +644,15 @@ DETENT_GRAPH_DECL void fold_into_layers(model& m, std::vector<folded_normalizati
 }
 #endif
 
-/// Applies all rewrites whose result is still an ONNX model, in this order: remove_no_ops(),
-/// fold_constants() without quantization nodes, fold_into_layers(), write_full_pads(),
-/// remove_unused(). A second call changes nothing.
+/// Applies all rewrites whose result is still an ONNX model, in this order: remove_unused(),
+/// remove_no_ops(), fold_constants() without quantization nodes, fold_into_layers(),
+/// write_full_pads(), and remove_unused() again. It comes first because most rewrites need a value
+/// that one node alone takes, and an unused node would count.
 DETENT_GRAPH_DECL void simplify(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 DETENT_GRAPH_DECL void simplify(model& m) {
+  remove_unused(m);
   remove_no_ops(m);
   fold_constants(m, false);
   fold_into_layers(m);

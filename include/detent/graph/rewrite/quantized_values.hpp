@@ -5,9 +5,9 @@
 #define DETENT_GRAPH_REWRITE_QUANTIZED_VALUES_HPP
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,8 +17,8 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
+#include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
-#include <detent/graph/run/shape_inference.hpp>
 #include <detent/reference.hpp>
 #include <detent/types.hpp>
 
@@ -70,7 +70,7 @@ struct bias_addition {
 /// not change. update() must be called after nodes were added, removed or moved.
 class quantized_values {
  public:
-  explicit quantized_values(const model& m) : m_(m), known_(infer_types(m)), links_(m) {}
+  explicit quantized_values(const model& m) : m_(m), types_(m), links_(m) {}
 
   void update() { links_ = links(m_); }
 
@@ -79,10 +79,10 @@ class quantized_values {
     const tensor* t = m_.initializer(value);
     return t != nullptr && t->has_data() ? t : nullptr;
   }
-  /// The number of dimensions of a value, or 0 if it is not known.
+  /// The number of dimensions of a value, or 0 if it is not known or depends on the open dimensions
+  /// of the model's inputs.
   [[nodiscard]] std::size_t rank_of(const std::string& value) const {
-    const auto found = known_.find(value);
-    return found == known_.end() ? 0 : found->second.rank();
+    return types_.rank(value).value_or(0);
   }
 
   /// The quantized form of a float32 value that a DequantizeLinear with constant parameters makes;
@@ -105,24 +105,28 @@ class quantized_values {
     element_type type = zero_point.empty() ? element_type::undefined : constant(zero_point)->type();
     if (type == element_type::undefined) {
       const tensor* q = constant(n.inputs[0]);
-      type = q != nullptr ? q->type() : type_of(n.inputs[0]);
+      type = q != nullptr ? q->type() : types_.type(n.inputs[0]);
     }
     return quantized_value{n.inputs[0], n.inputs[1], zero_point, type, n.get_int("axis", 1)};
   }
 
-  /// The quantized form of an activation: as dequantized(), but only with 8 bits and one scale.
+  /// The quantized form of an activation: as dequantized(), but only with 8 bits and one scale that
+  /// has_usable_scales() accepts.
   [[nodiscard]] std::optional<quantized_value> activation(const std::string& value) const {
     const auto q = dequantized(value);
-    return q && is_8bit(q->type) && constant(q->scale)->count() == 1 ? q : std::nullopt;
+    return q && is_8bit(q->type) && constant(q->scale)->count() == 1 && has_usable_scales(*q)
+               ? q
+               : std::nullopt;
   }
 
   /// The quantized form of weights: as dequantized(), but only if they are constant, have 8 bits
-  /// and at least one element, and one scale or one for each channel along `axis`.
+  /// and at least one element, and one scale or one for each channel along `axis`, which
+  /// has_usable_scales() accepts.
   [[nodiscard]] std::optional<quantized_value> weights(const std::string& value,
                                                        std::int64_t axis) const {
     const auto w = dequantized(value);
     const tensor* q = w ? constant(w->name) : nullptr;
-    if (q == nullptr || !is_8bit(q->type()) || q->count() == 0) {
+    if (q == nullptr || !is_8bit(q->type()) || q->count() == 0 || !has_usable_scales(*w)) {
       return std::nullopt;
     }
     const auto rank = static_cast<std::int64_t>(q->rank());
@@ -246,13 +250,16 @@ class quantized_values {
     return t != nullptr && (t->count() == 1 || t->count() == scale.count());
   }
 
-  [[nodiscard]] element_type type_of(const std::string& value) const {
-    const auto found = known_.find(value);
-    return found == known_.end() ? element_type::undefined : found->second.type();
+  /// Whether all scales are finite and positive. DequantizeLinear takes negative ones, too, but
+  /// integer operators refuse them: they would turn around the order of levels and bounds.
+  [[nodiscard]] bool has_usable_scales(const quantized_value& q) const {
+    const auto scales = constant(q.scale)->data<float>();
+    return std::all_of(scales.begin(), scales.end(),
+                       [](float s) { return std::isfinite(s) && s > 0.0F; });
   }
 
   const model& m_;
-  std::map<std::string, tensor> known_;
+  value_types types_;
   links links_;
 };
 

@@ -34,6 +34,53 @@
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
+namespace detail {
+
+/// Gives values of a sub-graph's own, and of sub-graphs within it, new names where `names` has
+/// some. Captured values keep theirs.
+inline void rename_own_values(graph_body& body, const std::map<std::string, std::string>& names) {
+  std::map<std::string, std::string> own;
+  const auto note = [&](const std::string& value) {
+    const auto found = names.find(value);
+    if (found != names.end()) {
+      own.insert(*found);
+    }
+  };
+  std::for_each(body.inputs.begin(), body.inputs.end(), [&](const value_info& v) { note(v.name); });
+  for (const auto& [name, t] : body.initializers) {
+    note(name);
+  }
+  for (const node& n : body.nodes) {
+    std::for_each(n.outputs.begin(), n.outputs.end(), note);
+  }
+  const auto replace = [&](std::string& name) {
+    const auto found = own.find(name);
+    name = found == own.end() ? name : found->second;
+  };
+  for (std::vector<value_info>* list : {&body.inputs, &body.outputs, &body.values}) {
+    std::for_each(list->begin(), list->end(), [&](value_info& v) { replace(v.name); });
+  }
+  for (const auto& [name, now] : own) {
+    if (auto constant = body.initializers.extract(name)) {
+      constant.key() = now;
+      body.initializers.insert(std::move(constant));
+    }
+    if (auto unread = body.unread_of_initializers.extract(name)) {
+      unread.key() = now;
+      body.unread_of_initializers.insert(std::move(unread));
+    }
+  }
+  for (node& n : body.nodes) {
+    std::for_each(n.inputs.begin(), n.inputs.end(), replace);
+    std::for_each(n.outputs.begin(), n.outputs.end(), replace);
+    if (has_bodies(n)) {
+      replace_captured(n, own);
+      change_bodies(n, [&](graph_body& within) { rename_own_values(within, names); });
+    }
+  }
+}
+
+}  // namespace detail
 
 /// A model in two parts: the nodes that the executor can run, and the nodes that it cannot, because
 /// it has no operator for them or because they need the result of such a node.
@@ -46,6 +93,7 @@ class divided_model {
       : part_(std::move(m)) {
     require_known_opset(part_);
     require_arity(part_, registry);
+    detail::add_strings(part_, strings_);
     std::vector<node> nodes = std::move(part_.nodes);
     part_.nodes.clear();
     std::unordered_map<std::string, std::string> causes;
@@ -87,14 +135,38 @@ class divided_model {
   }
 
   /// The whole model again, with `part` in the place of runnable(). `part` must have the inputs and
-  /// outputs of runnable(); values within it get other names where the rest has the same ones.
+  /// outputs of runnable(). Values within it get other names where the rest has the same ones, and
+  /// so do values of sub-graphs of the rest that are called like an output of the part: the part
+  /// stands before the rest, where ONNX lets no sub-graph hide its values.
   [[nodiscard]] model joined(model part) const {
     if (is_whole()) {
       return part;
     }
-    rename_apart(part);
+    unused_names names(part);
+    for (const std::string& name : names_of_rest_values()) {
+      names.reserve(name);
+    }
+    rename_apart(part, names);
+    std::unordered_set<std::string> outputs;
+    for (const value_info& v : part.outputs) {
+      outputs.insert(v.name);
+    }
+    std::map<std::string, std::string> hiding;  // new names for values of sub-graphs of the rest
+    for (const node& n : rest_) {
+      for_each_body(n, [&](const std::string&, const graph_body& body) {
+        for (const std::string& name : value_names(body)) {
+          if (outputs.count(name) != 0 && hiding.count(name) == 0) {
+            hiding[name] = names.take(name);
+          }
+        }
+      });
+    }
     for (const node& n : rest_) {
       part.nodes.push_back(n);
+      if (!hiding.empty()) {
+        change_bodies(part.nodes.back(),
+                      [&](graph_body& body) { detail::rename_own_values(body, hiding); });
+      }
     }
     part.initializers.insert(constants_.begin(), constants_.end());
     part.opsets.insert(opsets_.begin(), opsets_.end());
@@ -119,6 +191,7 @@ class divided_model {
     graph_body alone;
     alone.nodes.push_back(n);
     detail::find_unsupported(alone, part_, std::string(), registry, lacking);
+    detail::find_string_nodes(alone, strings_, std::string(), lacking);
     if (!lacking.empty()) {
       return {n.label(), "there is no operator for " + lacking[0]};
     }
@@ -172,20 +245,23 @@ class divided_model {
     remove_unused(part_);
   }
 
-  /// Renames the values of `part` whose names the rest uses for something else.
-  void rename_apart(model& part) const {
+  /// The names of all values that the rest makes, those of its sub-graphs included, and of its
+  /// constants.
+  [[nodiscard]] std::set<std::string> names_of_rest_values() const {
     graph_body rest;
     rest.nodes = rest_;
     rest.initializers = constants_;
-    const std::set<std::string> taken = value_names(rest);
-    unused_names names(part);
-    for (const std::string& name : taken) {
-      names.reserve(name);
-    }
+    return value_names(rest);
+  }
+
+  /// Renames the values of `part` whose names the rest uses for something else, but for outputs of
+  /// the part, which the rest and the users of the model know by their names.
+  void rename_apart(model& part, unused_names& names) const {
+    const std::set<std::string> taken = names_of_rest_values();
     detail::renaming renamed(part);
     std::map<std::string, tensor> constants;
     const auto move_away = [&](const std::string& value) {
-      if (taken.count(value) != 0) {
+      if (taken.count(value) != 0 && !part.is_output(value)) {
         renamed.rename(value, names.take(value));  // nothing hides a name that is new
       }
       return renamed.name_of(value);
@@ -208,6 +284,7 @@ class divided_model {
   }
 
   model part_;
+  std::set<std::string> strings_;  // constants and inputs of strings
   std::vector<node> rest_;
   std::vector<std::string> reasons_;            // of the nodes of the rest
   std::map<std::string, tensor> constants_;     // that the rest uses

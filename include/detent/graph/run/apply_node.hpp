@@ -281,6 +281,8 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.counter = resources.pool.counter();
   c.subgraphs = subgraphs;
   c.shapes_only = shapes_only;
+  resources.refusal.clear();
+  c.refusal = shapes_only ? &resources.refusal : nullptr;
   c.max_tensor_bytes = resources.options.max_tensor_bytes;
   c.work = &resources.work;
   try {

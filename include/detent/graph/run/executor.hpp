@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/run/ runs models: the executor, the registry of operators, shape inference, and
+// The folder graph/run/ runs models: the executor, the registry of operators, shape inference, and
 // what these need to apply one node. It may include itself, graph/ops/, graph/model/ and the
-// numerics floor.
+// numeric part.
 //
 // This file holds the executor, which runs a model again and again: float models on the float
 // kernels, and models that graph/rewrite/lower.hpp has turned into integer operators on the integer

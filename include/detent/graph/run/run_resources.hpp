@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <detent/config.hpp>
@@ -46,6 +47,7 @@ struct run_resources {
   buffer_pool pool;
   allocator allocate;  // allocates from the pool
   run_work work;
+  std::string refusal;  // of the operator whose infer() was called last; see operator_context
 };
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include <detent/config.hpp>
@@ -45,18 +46,29 @@ namespace graph {
 /// The types and ranks of the values of a model before it runs, as tensors without meaning in their
 /// sizes: those of infer_shapes(), and, of the values that it does not know because windows do not
 /// fit into images of one pixel, those that follow where all open dimensions but the first one of
-/// each input count as 480. Throws what infer_shapes() throws. Thread-safe.
+/// each input count as 480. A rank that depends on an open dimension is the one for these sizes;
+/// value_types (rewrite/value_shapes.hpp) tells which ranks do not. Throws what infer_shapes()
+/// throws. Thread-safe.
 [[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_types(
     const model& m, const operator_registry& registry = default_operators());
+
+namespace detail {
+
+/// infer_shapes() where nodes whose inputs do not fit together are never an error, and where the
+/// choices of `undecided` are unknown; see infer_values().
+[[nodiscard]] DETENT_GRAPH_DECL std::map<std::string, tensor> infer_leniently(
+    const model& m, const std::map<std::string, shape>& input_dims,
+    const operator_registry& registry, const std::set<const node*>& undecided);
+
+}  // namespace detail
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 namespace detail {
 
-/// infer_shapes() where open dimensions count as `open_dim`, the first one of each input as 1.
-/// Returns whether there are any.
-inline bool infer_with_open_dims(const model& m, const std::map<std::string, shape>& input_dims,
-                                 const operator_registry& registry, std::int64_t open_dim,
-                                 std::map<std::string, tensor>& known) {
+/// Adds to `known` the constants of a model, and its inputs with open dimensions as `open_dim`, the
+/// first one of each input as 1. Returns whether there are any open dimensions.
+inline bool add_given_values(const model& m, const std::map<std::string, shape>& input_dims,
+                             std::int64_t open_dim, std::map<std::string, tensor>& known) {
   for (const auto& [name, t] : m.initializers) {
     known[name] = t;
   }
@@ -73,9 +85,27 @@ inline bool infer_with_open_dims(const model& m, const std::map<std::string, sha
     }
     known[v.name] = tensor(v.type, dims);
   }
+  return is_open;
+}
+
+/// infer_shapes() where open dimensions count as `open_dim`, the first one of each input as 1.
+/// Returns whether there are any.
+inline bool infer_with_open_dims(const model& m, const std::map<std::string, shape>& input_dims,
+                                 const operator_registry& registry, std::int64_t open_dim,
+                                 std::map<std::string, tensor>& known) {
+  const bool is_open = add_given_values(m, input_dims, open_dim, known);
   // The model may be wrong for the size that stands for an open dimension, hence lenient.
   infer_values(m, m, known, is_open, registry);
   return is_open;
+}
+
+DETENT_GRAPH_DECL std::map<std::string, tensor> infer_leniently(
+    const model& m, const std::map<std::string, shape>& input_dims,
+    const operator_registry& registry, const std::set<const node*>& undecided) {
+  std::map<std::string, tensor> known;
+  static_cast<void>(add_given_values(m, input_dims, 1, known));
+  infer_values(m, m, known, true, registry, nullptr, &undecided);
+  return known;
 }
 
 }  // namespace detail

@@ -4,7 +4,9 @@
 #ifndef DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 #define DETENT_GRAPH_RUN_UNSUPPORTED_NODES_HPP
 
+#include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,55 @@ inline void find_unsupported(const graph_body& g, const model& of, const std::st
   }
 }
 
+/// Whether the attributes of a node say that it makes strings.
+[[nodiscard]] inline bool makes_strings(const node& n) {
+  if (n.is("Cast")) {
+    return n.get_int("to", 0) == static_cast<std::int64_t>(element_type::string);
+  }
+  const attribute* const value = n.find("value");
+  return n.is("Constant") &&
+         (n.find("value_string") != nullptr || n.find("value_strings") != nullptr ||
+          (value != nullptr && value->t.type() == element_type::string));
+}
+
+/// Adds the constants and inputs of a graph that are strings to `names`.
+inline void add_strings(const graph_body& g, std::set<std::string>& names) {
+  for (const auto& [name, t] : g.initializers) {
+    if (t.type() == element_type::string) {
+      names.insert(name);
+    }
+  }
+  for (const value_info& v : g.inputs) {
+    if (v.type == element_type::string) {
+      names.insert(v.name);
+    }
+  }
+}
+
+/// Appends descriptions of the nodes of a graph and its sub-graphs that take or make strings, as
+/// find_unsupported() does. `outside`: the names of values around the graph that are strings. Nodes
+/// that only take results of these nodes are not found.
+inline void find_string_nodes(const graph_body& g, const std::set<std::string>& outside,
+                              const std::string& place, std::vector<std::string>& all) {
+  std::set<std::string> own;
+  add_strings(g, own);
+  if (!own.empty()) {
+    own.insert(outside.begin(), outside.end());
+  }
+  const std::set<std::string>& strings = own.empty() ? outside : own;
+  for (const node& n : g.nodes) {
+    const bool takes = !n.is("Shape") && !n.is("Size") &&
+                       std::any_of(n.inputs.begin(), n.inputs.end(),
+                                   [&](const std::string& in) { return strings.count(in) != 0; });
+    if (takes || makes_strings(n)) {
+      all.push_back(n.label() + place + ", which " + (takes ? "takes" : "makes") + " strings");
+    }
+    for_each_body(n, [&](const std::string& key, const graph_body& body) {
+      find_string_nodes(body, strings, " in " + key + " of " + n.label() + place, all);
+    });
+  }
+}
+
 /// require_arity() for the nodes of a graph and its sub-graphs.
 inline void require_arity_of_nodes(const graph_body& g, const operator_registry& registry) {
   for (const node& n : g.nodes) {
@@ -62,12 +113,14 @@ inline void require_arity(const model& m, const operator_registry& registry = de
 }
 
 /// Describes each node that has no operator in `registry`, nodes of sub-graphs included. Nodes that
-/// call functions which the model defines are listed too. The result is empty if the model can be
-/// run, provided its opset is supported (require_supported()).
+/// call functions which the model defines are listed too, and so are nodes that make strings or
+/// take constants or inputs of strings: no operator computes with strings. The result is empty if
+/// the model can be run, provided its opset is supported (require_supported()).
 [[nodiscard]] inline std::vector<std::string> unsupported_nodes(
     const model& m, const operator_registry& registry = default_operators()) {
   std::vector<std::string> all;
   detail::find_unsupported(m, m, std::string(), registry, all);
+  detail::find_string_nodes(m, {}, std::string(), all);
   return all;
 }
 
@@ -78,12 +131,13 @@ inline void require_known_opset(const model& m) {
 }
 
 /// Throws unsupported if the opset of the model is beyond newest_opset or if a node has no operator
-/// in `registry`; the message names the first such node and says how many more there are. Throws
-/// bad_file as require_arity().
+/// in `registry`; the message names the first such node and says how many more there are. Nodes of
+/// strings pass: a run refuses them where it comes to them. Throws bad_file as require_arity().
 inline void require_supported(const model& m,
                               const operator_registry& registry = default_operators()) {
   require_known_opset(m);
-  const std::vector<std::string> nodes = unsupported_nodes(m, registry);
+  std::vector<std::string> nodes;
+  detail::find_unsupported(m, m, std::string(), registry, nodes);
   if (!nodes.empty()) {
     raise(error_kind::unsupported,
           "unsupported operator: " + nodes[0] +

@@ -8,9 +8,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +44,20 @@ namespace detail {
   return brief;
 }
 
+/// Whether a node is an If, or has one in its sub-graphs.
+[[nodiscard]] inline bool has_choice(const node& n);
+
+/// Whether the sub-graphs of a node have an If.
+[[nodiscard]] inline bool has_choice_within(const node& n) {
+  bool any = false;
+  for_each_body(n, [&](const std::string&, const graph_body& body) {
+    any = any || std::any_of(body.nodes.begin(), body.nodes.end(), has_choice);
+  });
+  return any;
+}
+
+[[nodiscard]] inline bool has_choice(const node& n) { return n.is("If") || has_choice_within(n); }
+
 /// Nodes whose inputs and outputs have at most this many elements each are executed before a run:
 /// they may be shape arithmetic.
 inline constexpr std::size_t most_inferred_elements = 4096;
@@ -62,16 +80,74 @@ inline void limit_next_node(run_resources& resources) {
       (std::min)(resources.options.max_multiply_adds, work.multiply_adds + share);
 }
 
+/// Whether an operator broadcasts its inputs, so that its result has as many dimensions as the
+/// input that has most.
+[[nodiscard]] inline bool is_broadcasting(const node& n) {
+  static constexpr std::string_view names[] = {"Add",
+                                               "Sub",
+                                               "Mul",
+                                               "Div",
+                                               "Pow",
+                                               "Mod",
+                                               "Max",
+                                               "Min",
+                                               "Sum",
+                                               "Mean",
+                                               "And",
+                                               "Or",
+                                               "Xor",
+                                               "Where",
+                                               "Equal",
+                                               "Greater",
+                                               "GreaterOrEqual",
+                                               "Less",
+                                               "LessOrEqual"};
+  return n.domain.empty() &&
+         std::find(std::begin(names), std::end(names), n.op_type) != std::end(names);
+}
+
+/// The result of a broadcasting node whose inputs do not fit together, as sizes that stand for open
+/// dimensions may not: of two sizes that differ it has the larger one. Undefined if it is too
+/// large.
+[[nodiscard]] inline tensor broadcast_of_any_sizes(const node& n, std::span<const tensor> inputs) {
+  constexpr std::size_t most_elements = std::size_t{1} << 40U;
+  shape dims;
+  for (const tensor& t : inputs) {
+    if (!t.defined()) {
+      return {};
+    }
+    if (t.rank() > dims.size()) {
+      dims.insert(dims.begin(), t.rank() - dims.size(), 1);
+    }
+    const std::size_t first = dims.size() - t.rank();
+    for (std::size_t d = 0; d < t.rank(); ++d) {
+      dims[first + d] = (std::max)(dims[first + d], t.dim(d));
+    }
+  }
+  if (inputs.empty() || !is_within(dims, most_elements)) {
+    return {};
+  }
+  const bool compares = n.op_type == "Equal" || n.op_type[0] == 'G' || n.op_type[0] == 'L';
+  return {compares ? element_type::boolean : inputs[n.is("Where") ? 1 : 0].type(), dims};
+}
+
 /// Adds to `known` what can be inferred from it for the values of a graph; see infer_shapes(). `of`
 /// is the model that the graph is or belongs to. `lenient`: errors of operators are swallowed and
 /// leave the outputs of the node unknown. So does exceeding inference_limits(), in any case.
 /// `unsupported`, if not null, gets the nodes whose operators refuse such inputs or attributes,
-/// with their messages.
+/// with their messages. `undecided`, if not null, has nodes of `g` with has_choice() for which a
+/// run may choose another branch than the known values do: the condition of such an If counts as
+/// unknown, and nothing is known of what a node makes that has an If in its sub-graphs.
 inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
                          bool lenient, const operator_registry& registry,
-                         std::map<const node*, std::string>* unsupported = nullptr) {
+                         std::map<const node*, std::string>* unsupported = nullptr,
+                         const std::set<const node*>* undecided = nullptr) {
   constexpr std::size_t small = most_inferred_elements;
-  run_resources resources{inference_limits()};
+  executor_options limits = inference_limits();
+  if (lenient) {  // open dimensions may have made-up sizes, which no run has
+    limits.max_tensor_bytes = static_cast<std::size_t>(-1);
+  }
+  run_resources resources{limits};
   executor_options options_of_bodies = inference_limits();
   options_of_bodies.max_tensor_bytes = small * 8;
   const auto in_bodies = std::make_shared<run_resources>(options_of_bodies);
@@ -81,9 +157,13 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       continue;
     }
     const bool with_bodies = has_bodies(n);
+    const bool is_undecided = undecided != nullptr && undecided->count(&n) != 0;
+    if (is_undecided && has_choice_within(n)) {
+      continue;
+    }
     node_inputs inputs;
     bool missing = false;
-    bool all_data = true;
+    bool all_data = !is_undecided;
     const auto look_up = [&](const std::string& name) {
       const auto found = known.find(name);
       const tensor t = name.empty() || found == known.end() ? tensor() : found->second;
@@ -102,7 +182,7 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       for (std::size_t i = 0; i < subgraphs->captured().size(); ++i) {
         subgraphs->set_captured(i, look_up(subgraphs->captured()[i]), true);
       }
-      if (n.is("If") && n.inputs.size() == 1 && !inputs.values[0].defined()) {
+      if (n.is("If") && n.inputs.size() == 1 && (is_undecided || !inputs.values[0].defined())) {
         // With an unknown condition infer() compares the branches, whatever the condition is.
         inputs.set(0, tensor(element_type::boolean, {}));
       }
@@ -119,6 +199,11 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     };
     try {
       std::vector<tensor> outputs = apply(true);
+      const std::string refusal = resources.refusal;
+      if (unsupported != nullptr && !refusal.empty()) {
+        unsupported->emplace(&n, refusal);
+      }
+      all_data = all_data && refusal.empty();
       std::size_t size = 0;
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         size += outputs[i].count();
@@ -149,6 +234,11 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     } catch (const error& e) {
       if (!resources.forget_refusal() && !lenient) {
         throw;
+      }
+      if (lenient && is_broadcasting(n) && !n.outputs.empty() && !n.outputs[0].empty()) {
+        if (tensor any = broadcast_of_any_sizes(n, inputs.values); any.defined()) {
+          known[n.outputs[0]] = std::move(any);
+        }
       }
       if (unsupported != nullptr && e.kind() == error_kind::unsupported) {
         unsupported->emplace(&n, message_of(e));

@@ -5,7 +5,7 @@
 #define DETENT_GRAPH_SRC_EXECUTION_HPP
 
 #if defined(DETENT_GRAPH_MODEL_SEPARATE_COMPILATION_HPP) && !defined(DETENT_COMPILE_GRAPH_EXECUTION)
-#error "detent: include <detent/graph/src/execution.hpp> before any other header of the graph floor"
+#error "detent: include <detent/graph/src/execution.hpp> before any other header of the graph part"
 #endif
 #ifndef DETENT_COMPILE_GRAPH_EXECUTION
 /// Marks the translation unit that defines the functions which run and rewrite models. This header
@@ -13,7 +13,7 @@
 #define DETENT_COMPILE_GRAPH_EXECUTION
 #endif
 #ifndef DETENT_GRAPH_SEPARATE_COMPILATION
-/// Users define this macro in every translation unit that includes the graph floor and is to leave
+/// Users define this macro in every translation unit that includes the graph part and is to leave
 /// its large functions to the units that include `<detent/graph/src.hpp>` or its parts. So is
 /// default_observers(), which is compiled with what quantizes models.
 #define DETENT_GRAPH_SEPARATE_COMPILATION

@@ -35,6 +35,7 @@
 #include <detent/graph/quantize/bias_correction.hpp>
 #include <detent/graph/quantize/calibration_state.hpp>
 #include <detent/graph/quantize/dynamic_quantization.hpp>
+#include <detent/graph/quantize/layer_means.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/qdq.hpp>
 #include <detent/graph/quantize/quantization_aware_training.hpp>

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include <detent/base/arithmetic.hpp>
 #include <detent/kernels/integer_epilogue.hpp>
 #include <detent/kernels/panels.hpp>
 #include <detent/kernels/portable/grid.hpp>
@@ -55,8 +56,14 @@ inline void store_row(const integer_epilogue& e, const std::uint32_t* sums, std:
         const auto exact = static_cast<float>(v[j]);
         const float multiplier = row_scale * e.multiplier[at + j];
         // The C library's fma() takes long where the processor has no instruction for it.
-        float real =
-            e.bias != nullptr ? std::fma(exact, multiplier, e.bias[at + j]) : exact * multiplier;
+        float real;
+        if (e.bias != nullptr) {
+          real = std::fma(exact, multiplier, e.bias[at + j]);
+        } else if (e.residual != nullptr) {
+          real = detent::detail::rounded_product(exact, multiplier);  // not contracted with the sum
+        } else {
+          real = exact * multiplier;
+        }
         if (e.residual != nullptr) {
           real += e.residual[row * e.residual_stride + at + j];
         }

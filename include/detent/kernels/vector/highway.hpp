@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room vector/ holds the kernels that are written with Highway, once for all CPU targets. It
-// may include what the room kernels/ may, and Highway.
+// The folder vector/ holds the kernels that are written with Highway, once for all CPU targets. It
+// may include what the folder kernels/ may, and Highway.
 //
 // This is the only header that includes Highway's operations, for each CPU target that kernels are
 // written for; other headers include macros of Highway only. Highway's own dispatch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
+// The folder observers/tools/ reproduces the calibration observers of other tools to the bit: ONNX
 // Runtime, Intel Neural Compressor, NNCF, PyTorch and PPQ. It is for whoever has to arrive at the
-// same scales as such a tool. Headers here may include observers/ and what that room may include.
+// same scales as such a tool. Headers here may include observers/ and what that folder may include.
 //
 // This file holds what these observers share: whether a tool's bugs are reproduced or repaired, the
 // order of phases, and limits of counts and searches.

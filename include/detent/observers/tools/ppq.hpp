@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room observers/tools/ppq/ reproduces the calibration observers of PPQ, per tensor, on a CPU:
-// with the same scales to the bit, except where an observer says otherwise. Headers there may
-// include observers/tools/ and what that room may include. This file includes all of them.
+// The folder observers/tools/ppq/ reproduces the calibration observers of PPQ, per tensor, on a
+// CPU: with the same scales to the bit, except where an observer says otherwise. Headers there may
+// include observers/tools/ and what that folder may include. This file includes all of them.
 //
 // A call of observe() stands for one batch. How values are split into batches matters to
 // percentile_observer alone.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Turns a graph of ONNX Runtime into a model of the graph floor, through ONNX Runtime's C
+// Turns a graph of ONNX Runtime into a model of the graph part, through ONNX Runtime's C
 // interface.
 #ifndef DETENT_RUNTIMES_ONNXRUNTIME_GRAPH_READER_HPP
 #define DETENT_RUNTIMES_ONNXRUNTIME_GRAPH_READER_HPP
@@ -62,7 +62,7 @@ struct tensor_form {
 }
 
 /// A tensor over the elements of `value`, which it does not own. Types whose elements the graph
-/// floor holds in another way than ONNX Runtime (strings, 4-bit integers) have none.
+/// part holds in another way than ONNX Runtime (strings, 4-bit integers) have none.
 [[nodiscard]] inline graph::tensor borrowed_tensor(const api& a, const OrtValue* value) {
   tensor_form form = form_of(a, value);
   graph::tensor t(form.type, std::move(form.dims));
@@ -70,7 +70,7 @@ struct tensor_form {
       graph::element_size(form.type) == 0) {
     return t;
   }
-  // GetTensorData(), which takes a constant value, came with version 1.23. The graph floor never
+  // GetTensorData(), which takes a constant value, came with version 1.23. The graph part never
   // writes to inputs and constants.
   void* const elements = get<void*>(a, a.core->GetTensorMutableData, const_cast<OrtValue*>(value));
   static std::byte none{};
@@ -90,6 +90,11 @@ struct tensor_form {
     std::memcpy(own.mutable_raw(), t.raw(), t.bytes());
   }
   return own;
+}
+
+/// ONNX's own domain has two names.
+[[nodiscard]] inline std::string domain_of(std::string_view name) {
+  return name == "ai.onnx" ? std::string() : std::string(name);
 }
 
 /// Reads one graph; read() may be called once.
@@ -126,11 +131,6 @@ class graph_reader {
     for (std::size_t i = 0; i < count; ++i) {
       model_.opsets[domain_of(domains[i])] = versions[i];
     }
-  }
-
-  /// ONNX's own domain has two names.
-  [[nodiscard]] static std::string domain_of(std::string_view name) {
-    return name == "ai.onnx" ? std::string() : std::string(name);
   }
 
   [[nodiscard]] std::string name_of(const OrtValueInfo* v) const {

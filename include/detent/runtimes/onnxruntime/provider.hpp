@@ -108,10 +108,10 @@ class provider : public OrtEp {
       return;
     }
     region_search found = find_integer_regions(m, options_.regions);
-    if (!found.regions.empty() && !may_have_regions(graph, m)) {
+    const std::string obstacle = found.regions.empty() ? "" : obstacle_to_regions(graph, m);
+    if (!obstacle.empty()) {
       found.regions.clear();
-      std::fill(found.reasons.begin(), found.reasons.end(),
-                "ONNX Runtime before 1.25 does not load regions of several graphs");
+      std::fill(found.reasons.begin(), found.reasons.end(), obstacle);
     }
     const auto nodes =
         list<const OrtNode*>(api_, api_.core->Graph_GetNumNodes, api_.core->Graph_GetNodes, graph);
@@ -133,9 +133,41 @@ class provider : public OrtEp {
     }
   }
 
+  /// Why a graph in which regions were found may not have them; empty if it may.
+  std::string obstacle_to_regions(const OrtGraph* graph, const graph::model& m) {
+    if (const std::string op_type = function_around(graph); !op_type.empty()) {
+      return "it lies in the graph of a node of " + op_type + ", which ONNX Runtime may replace";
+    }
+    return may_have_regions(graph, m)
+               ? ""
+               : "ONNX Runtime before 1.25 does not load regions of several graphs";
+  }
+
+  /// The operator of a node around a graph that is none of If, Loop and Scan: SequenceMap, for
+  /// example, which is a function. ONNX Runtime puts the nodes of functions in the place of such a
+  /// node after it has asked for the graphs within, and would find regions in them that it no
+  /// longer knows. Empty if there is no such node, or if ONNX Runtime does not tell: 1.23 knows the
+  /// parent of no graph that it asks for.
+  [[nodiscard]] std::string function_around(const OrtGraph* graph) const {
+    while (graph != nullptr) {
+      const auto* node = get<const OrtNode*>(api_, api_.core->Graph_GetParentNode, graph);
+      if (node == nullptr) {
+        return {};
+      }
+      const std::string op_type = get<const char*>(api_, api_.core->Node_GetOperatorType, node);
+      const std::string domain = domain_of(get<const char*>(api_, api_.core->Node_GetDomain, node));
+      const bool is_known = op_type == "If" || op_type == "Loop" || op_type == "Scan";
+      if (!domain.empty() || !is_known) {
+        return op_type;
+      }
+      graph = get<const OrtGraph*>(api_, api_.core->Node_GetGraph, node);
+    }
+    return {};
+  }
+
   /// Whether a graph in which regions were found may have them. Where only one graph of a model
   /// may, that is the outer one, if possible: a graph that takes values of another one has none.
-  /// Those within others are asked first, and the runtime does not tell which ones they are.
+  /// Those within others are asked first.
   bool may_have_regions(const OrtGraph* graph, const graph::model& m) {
     if (api_.names_regions_apart) {
       return true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The room graph/learn/gradients/ holds the gradients of the operators: from the gradients of a
+// The folder graph/learn/gradients/ holds the gradients of the operators: from the gradients of a
 // loss with respect to the outputs of an operator, each function computes the gradients with
-// respect to its inputs. There is one header for each family of operators. The room may include
-// itself, graph/ops/, graph/model/ and the numerics floor.
+// respect to its inputs. There is one header for each family of operators. The folder may include
+// itself, graph/ops/, graph/model/ and the numeric part.
 //
 // Gradients are kept in double. Products of matrices run on the float kernels (reference::dot); all
 // other sums are made in double in a fixed order, with products rounded before they are added, so

@@ -35,11 +35,12 @@ struct isotone_options {
 };
 
 /// Reproduces PPQ's "isotone", for the outputs of classifiers. The two largest values L1 >= L2 of a
-/// row quantize to different levels with scales from L2 / (qmax - 0.51), or 0 if that is negative,
-/// to 2 * (L1 - max(L2, 0)). Rows with an empty interval or without a positive L1 are left out. The
-/// scale is the lower end at which most intervals overlap, the least one of several; the zero point
-/// is 0. Where one interval ends as another begins, they do not overlap. If there is no interval,
-/// the scale is that of the range 0 .. L1. All of it is in double, the difference in float.
+/// row allow scales from L2 / (qmax - 0.51), or 0 if that is negative, to 2 * (L1 - max(L2, 0)), at
+/// which they are half a step apart. Rows with an empty interval or without a positive L1 are left
+/// out. The scale is the lower end at which most intervals overlap, the least one of several; the
+/// zero point is 0. Where one interval ends as another begins, they do not overlap. If there is no
+/// interval, the scale is that of the range 0 .. L1. All of it is in double, the difference in
+/// float.
 ///
 /// Bugs of PPQ:
 /// - For a symmetric scheme, L1 and L2 are the magnitudes of the two largest values, not the two
