@@ -328,6 +328,27 @@ TEST_CASE("executor: ranks of many open dimensions, and of some that depend on e
   const std::string square = images.add("MatMul", {wide, wide});
   CHECK(graph::value_shapes(images.get()).dims(wide) == shape{-1, 256, -1, -1});
   CHECK(graph::value_shapes(images.get()).rank(square) == std::size_t{4});
+  // Constants for one image: the product behind them is that of a matrix.
+  model_builder traced;
+  traced.input("x", {-1, 4, 2});
+  traced.constant("w", tensor::allocate(element_type::f32, {8, 5}));
+  traced.constant("b", tensor::allocate(element_type::f32, {5}));
+  const std::string flat = traced.add("Reshape", {"x", traced.constant("row", {1, 8})});
+  traced.output(traced.add("Add", {traced.add("MatMul", {flat, "w"}), "b"}));
+  CHECK(graph::value_shapes(traced.get()).rank(flat) == std::size_t{2});
+  graph::model joined = traced.get();
+  graph::simplify(joined);
+  CHECK(count(joined, "Gemm") == 1);
+  // Nodes without enough inputs, and types that do not go together, tell nothing.
+  model_builder wrong;
+  wrong.input("c", {-1, 3}, element_type::boolean);
+  wrong.input("h", {-1, 3}, element_type::f16);
+  wrong.constant("k", tensor::allocate(element_type::f16, {2, 5}));
+  const std::string lone = wrong.add("Where", {"c"});
+  const std::string half = wrong.add("Add", {"h", "k"});
+  const auto known = graph::infer_shapes(wrong.get());
+  CHECK(known.count(lone) == 0);
+  CHECK((known.count(half) == 0 || known.at(half).type() == element_type::f16));
   // One name is one size; the size of a mask may be the sum of two others.
   model_builder b;
   b.input("x", {-1, -1, 4});
@@ -396,7 +417,7 @@ TEST_CASE("executor: shapes and ranks that depend on open dimensions are not cer
   CHECK(shapes.dims(behind) == shape{-1, 3, 8});
   CHECK_FALSE(shapes.dims(squeezed).has_value());
   CHECK_FALSE(shapes.rank(squeezed).has_value());
-  CHECK_FALSE(shapes.rank(single).has_value());  // it takes one image, and no other number
+  CHECK(shapes.rank(single) == std::size_t{2});  // it takes one image, and no other number
   const graph::detail::value_types types(b.get());
   CHECK(types.type(squeezed) == element_type::f32);
   CHECK_FALSE(types.rank(squeezed).has_value());

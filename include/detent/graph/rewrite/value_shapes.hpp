@@ -82,8 +82,9 @@ namespace detail {
 class value_shapes {
  public:
   /// Infers the shapes, with the operators of `registry`. Nodes that do not run with the sizes
-  /// leave what they make unknown. So do all nodes if one does not run and no dimension is open.
-  /// Neither is an error.
+  /// leave what they make unknown, but for operators that broadcast, of two sizes of which the
+  /// larger one counts. So do all nodes if one does not run and no dimension is open. Neither is an
+  /// error.
   explicit value_shapes(const model& m, const operator_registry& registry = default_operators())
       : is_open_(detail::has_open_dims(m)) {
     if (!is_open_) {
@@ -116,7 +117,9 @@ class value_shapes {
     if (small == nullptr || !is_open_) {
       return small == nullptr ? std::nullopt : std::optional(small->rank());
     }
-    const tensor* const large = find(larger_, value);
+    // Constants may have been made for one image, so that nodes do not run with more of them.
+    const tensor* const more = find(larger_, value);
+    const tensor* const large = more != nullptr ? more : find(one_of_larger_, value);
     return large != nullptr && large->rank() == small->rank() ? std::optional(small->rank())
                                                               : std::nullopt;
   }
@@ -165,10 +168,13 @@ class value_shapes {
     };
     smallest_ = infer_sized(1, 1);
     larger_ = infer_sized(larger_batch, larger_size);
-    // Windows may not fit into images of one pixel.
+    // Windows may not fit into images of one pixel, and constants may be for one image.
     one_of_larger_.clear();
-    if (std::any_of(larger_.begin(), larger_.end(),
-                    [&](const auto& entry) { return smallest_.count(entry.first) == 0; })) {
+    const auto lacks = [](const values& some, const values& others) {
+      return std::any_of(others.begin(), others.end(),
+                         [&](const auto& entry) { return some.count(entry.first) == 0; });
+    };
+    if (lacks(smallest_, larger_) || lacks(larger_, smallest_)) {
       one_of_larger_ = infer_sized(1, larger_size);
     }
   }
@@ -255,7 +261,7 @@ class value_shapes {
   bool is_open_;
   values smallest_;       // open dimensions are 1
   values larger_;         // they are larger
-  values one_of_larger_;  // the first one of each input is 1, others are larger
+  values one_of_larger_;  // first ones are 1, unless they have the name of another; others larger
 };
 
 namespace detail {

@@ -108,8 +108,9 @@ inline void limit_next_node(run_resources& resources) {
 
 /// The result of a broadcasting node whose inputs do not fit together, as sizes that stand for open
 /// dimensions may not: of two sizes that differ it has the larger one. Undefined if it is too
-/// large.
-[[nodiscard]] inline tensor broadcast_of_any_sizes(const node& n, std::span<const tensor> inputs) {
+/// large, or if an input is missing. `types`: those of the inputs in the model.
+[[nodiscard]] inline tensor broadcast_of_any_sizes(const node& n, std::span<const tensor> inputs,
+                                                   std::span<const element_type> types) {
   constexpr std::size_t most_elements = std::size_t{1} << 40U;
   shape dims;
   for (const tensor& t : inputs) {
@@ -124,16 +125,18 @@ inline void limit_next_node(run_resources& resources) {
       dims[first + d] = (std::max)(dims[first + d], t.dim(d));
     }
   }
-  if (inputs.empty() || !is_within(dims, most_elements)) {
+  const std::size_t like = n.is("Where") ? 1 : 0;
+  if (like >= types.size() || !is_within(dims, most_elements)) {
     return {};
   }
   const bool compares = n.op_type == "Equal" || n.op_type[0] == 'G' || n.op_type[0] == 'L';
-  return {compares ? element_type::boolean : inputs[n.is("Where") ? 1 : 0].type(), dims};
+  return {compares ? element_type::boolean : types[like], dims};
 }
 
 /// Adds to `known` what can be inferred from it for the values of a graph; see infer_shapes(). `of`
 /// is the model that the graph is or belongs to. `lenient`: errors of operators are swallowed and
-/// leave the outputs of the node unknown. So does exceeding inference_limits(), in any case.
+/// leave the outputs of the node unknown, except where inputs do not fit together that are
+/// broadcast. So does exceeding inference_limits(), in any case.
 /// `unsupported`, if not null, gets the nodes whose operators refuse such inputs or attributes,
 /// with their messages. `undecided`, if not null, has nodes of `g` with has_choice() for which a
 /// run may choose another branch than the known values do: the condition of such an If counts as
@@ -235,8 +238,10 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       if (!resources.forget_refusal() && !lenient) {
         throw;
       }
-      if (lenient && is_broadcasting(n) && !n.outputs.empty() && !n.outputs[0].empty()) {
-        if (tensor any = broadcast_of_any_sizes(n, inputs.values); any.defined()) {
+      if (lenient && e.kind() != error_kind::unsupported && is_broadcasting(n) &&
+          !n.outputs.empty() && !n.outputs[0].empty()) {
+        tensor any = broadcast_of_any_sizes(n, inputs.values, inputs.types());
+        if (any.defined()) {
           known[n.outputs[0]] = std::move(any);
         }
       }
