@@ -54,6 +54,7 @@
 #include <detent/graph/nncf/bias_correction.hpp>
 #include <detent/graph/nncf/dataset.hpp>
 #include <detent/graph/nncf/ignored_nodes.hpp>
+#include <detent/graph/nncf/onnxruntime_fusions.hpp>
 #include <detent/graph/nncf/placement.hpp>
 #include <detent/graph/nncf/quantized_model.hpp>
 #include <detent/graph/nncf/quantizer_parameters.hpp>
@@ -632,68 +633,6 @@ class quantizer {
     }
   }
 
-  /// Whether ONNX Runtime would fuse an activation with a scale for each channel into an operator
-  /// that takes one scale only, and refuse the model or end the run: that of the result of an
-  /// average pooling, that of a Conv's result if it is uint8, and that of the input of a Conv
-  /// without bias whose result is quantized if it is uint8. (Seen with 1.18 to 1.32.)
-  [[nodiscard]] static bool stops_fused_operators(const quantization& q, const links& l,
-                                                  const placed_quantizer& of, bool is_u8) {
-    const model& m = q.float_model;
-    const std::size_t maker = l.producer(of.value);
-    const auto is_made_by = [&](const char* kind) {
-      return maker != links::none && m.nodes[maker].is(kind);
-    };
-    if (is_made_by("AveragePool") || is_made_by("GlobalAveragePool")) {
-      return true;
-    }
-    if (!is_u8) {
-      return false;
-    }
-    if (is_made_by("Conv")) {
-      return true;
-    }
-    const auto is_quantized = [&](const std::string& value) {
-      return std::any_of(q.quantizers.begin(), q.quantizers.end(),
-                         [&](const placed_quantizer& other) { return other.value == value; });
-    };
-    const auto fuses = [&](std::size_t i) {
-      const node& n = m.nodes[i];
-      if (!n.is("Conv") || carried_value(m, l, n.inputs[0]) != of.value ||
-          (n.inputs.size() > 2 && !n.inputs[2].empty())) {
-        return false;
-      }
-      const auto users = l.consumers(n.outputs[0]);
-      return is_quantized(n.outputs[0]) ||
-             std::any_of(users.begin(), users.end(), [&](std::size_t user) {
-               const node& next = m.nodes[user];
-               return (next.is("Relu") || next.is("Clip")) && is_quantized(next.outputs[0]);
-             });
-    };
-    return std::any_of(of.serves.begin(), of.serves.end(), fuses);
-  }
-
-  /// The value that the given one is without its padding and its order of dimensions, which ONNX
-  /// Runtime moves a quantizer past.
-  [[nodiscard]] static std::string carried_value(const model& m, const links& l,
-                                                 std::string value) {
-    for (std::size_t maker = l.producer(value); maker != links::none; maker = l.producer(value)) {
-      const node& n = m.nodes[maker];
-      if (!n.is("Pad") && !n.is("Transpose") && !n.is("Identity") && !n.is("Dropout")) {
-        break;
-      }
-      value = n.inputs[0];
-    }
-    return value;
-  }
-
-  /// Whether weights are the right side of a product in a shape other than that of a matrix. ONNX
-  /// Runtime fuses the product of such integers, and then takes no scales for columns. (Seen with
-  /// 1.18 to 1.32.)
-  [[nodiscard]] static bool is_no_matrix(const model& m, const placed_quantizer& of) {
-    return m.nodes[of.weights_of->node].is("MatMul") && of.weights_of->input == 1 &&
-           m.initializers.at(of.value).rank() != 2;
-  }
-
   [[nodiscard]] std::vector<quantizer_parameters> parameters_of_ranges(
       const quantization& q, std::vector<std::vector<value_range>>& ranges) const {
     const std::set<std::size_t> first = first_convolutions(q.float_model, q.quantizers);
@@ -730,7 +669,8 @@ class quantizer {
       };
       adjust_type();
       if (!of.weights_of && all.back().is_per_channel() && type == element_type::undefined &&
-          stops_fused_operators(q, l, of, all.back().type == element_type::u8)) {
+          stops_fused_operators(q.float_model, q.quantizers, l, of,
+                                all.back().type == element_type::u8)) {
         all.back() = parameters_of({united_range(all.back().ranges)}, of.config, false, false);
         adjust_type();
       }

@@ -646,8 +646,8 @@ DETENT_GRAPH_DECL void fold_into_layers(model& m, std::vector<folded_normalizati
 
 /// Applies all rewrites whose result is still an ONNX model, in this order: remove_unused(),
 /// remove_no_ops(), fold_constants() without quantization nodes, fold_into_layers(),
-/// write_full_pads(), and remove_unused() again. It comes first because most rewrites need a value
-/// that one node alone takes, and an unused node would count.
+/// write_full_pads(), and remove_unused() again. Unused nodes go first: most rewrites need a value
+/// that one node alone takes, and an unused node would count as a second one.
 DETENT_GRAPH_DECL void simplify(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
