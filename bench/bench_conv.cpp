@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Benchmarks of u8 x s8 convolutions to u8 with an input zero point, channels last or (nchw)
-// channels first. They report the mean GOPS, and the share of the instruction peak that the fastest
-// iteration reached; the peak is probed in the same run. Where oneDNN is installed, its convolution
-// is measured as well.
+// Benchmarks of u8 x s8 convolutions to u8, channels last or (nchw) channels first. They report the
+// mean GOPS, and the share of the instruction peak that the fastest iteration reached; the peak is
+// probed in the same run. Where oneDNN is installed, its convolution is measured as well, with an
+// input zero point and without one.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -49,7 +49,7 @@ constexpr layer layers[] = {
     {"dw3x3_64_25x5", 64, 64, 64, 3, 1, 11},
 };
 
-constexpr std::int32_t in_zero_point = 7;
+constexpr std::int32_t usual_in_zero_point = 7;
 constexpr std::int32_t out_zero_point = 3;
 
 struct operands {
@@ -57,9 +57,10 @@ struct operands {
   std::vector<std::int8_t> weights;
   std::vector<float> scales;
   std::vector<std::int32_t> bias;
+  std::int32_t in_zero_point;
   double operations;
 
-  explicit operands(const layer& l) {
+  operands(const layer& l, std::int32_t input_zero_point) : in_zero_point(input_zero_point) {
     const detent::filter_shape f = l.filters();
     const detent::window w = l.window();
     std::mt19937 random(1);
@@ -142,9 +143,9 @@ void measure(benchmark::State& state, const layer& l, const operands& o,
 }
 
 void convolve(benchmark::State& state, const layer& l, detent::activation_layout layout,
-              detent::target target) {
+              detent::target target, std::int32_t in_zero_point = usual_in_zero_point) {
   detent::set_target(target);
-  operands o(l);
+  operands o(l, in_zero_point);
   const detent::packed_filters filters(l.filters(), o.weights,
                                        {.scales = o.scales, .bias = o.bias});
   detent::window w = l.window();
@@ -158,8 +159,9 @@ void convolve(benchmark::State& state, const layer& l, detent::activation_layout
 
 #if DETENT_BENCH_ONEDNN
 /// oneDNN's convolution, with the target's instructions at most.
-void convolve_onednn(benchmark::State& state, const layer& l, detent::target target) {
-  operands o(l);
+void convolve_onednn(benchmark::State& state, const layer& l, detent::target target,
+                     std::int32_t in_zero_point) {
+  operands o(l, in_zero_point);
   detent_bench::onednn_convolution peer(l.filters(), l.window(), o.input.data(), o.weights.data(),
                                         o.bias, o.scales, in_zero_point, out_zero_point,
                                         o.output.data());
@@ -187,14 +189,17 @@ int main(int argc, char** argv) try {
     }
 #if DETENT_BENCH_ONEDNN
     const detent::target beside = detent_bench::target_beside_onednn();
-    const std::string suffix = std::string("/") + detent::name(beside) + "/" + l.name;
-    benchmark::RegisterBenchmark(("beside_onednn/detent" + suffix).c_str(),
-                                 [&l, beside](benchmark::State& s) {
-                                   convolve(s, l, detent::activation_layout::nhwc, beside);
-                                 });
-    benchmark::RegisterBenchmark(
-        ("beside_onednn/onednn" + suffix).c_str(),
-        [&l, beside](benchmark::State& s) { convolve_onednn(s, l, beside); });
+    for (const std::int32_t zero_point : {usual_in_zero_point, 0}) {
+      const std::string suffix = std::string("/") + detent::name(beside) + "/" + l.name +
+                                 "/zero_point:" + std::to_string(zero_point);
+      benchmark::RegisterBenchmark(
+          ("beside_onednn/detent" + suffix).c_str(), [=, &l](benchmark::State& s) {
+            convolve(s, l, detent::activation_layout::nhwc, beside, zero_point);
+          });
+      benchmark::RegisterBenchmark(
+          ("beside_onednn/onednn" + suffix).c_str(),
+          [=, &l](benchmark::State& s) { convolve_onednn(s, l, beside, zero_point); });
+    }
 #endif
   }
   benchmark::Initialize(&argc, argv);

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Benchmarks of 8-bit matrix products. They report the mean GOPS, and the share of the instruction
-// peak that the fastest iteration reached; the peak is probed in the same run. The best iteration
-// is compared with the best probe, because a neighbour on the same core takes cache and issue slots
-// from both at random.
+// Benchmarks of 8-bit matrix products, and of the pool of threads that they run on. Products report
+// the mean GOPS, and the share of the instruction peak that the fastest iteration reached; the peak
+// is probed in the same run. The best iteration is compared with the best probe, because a
+// neighbour on the same core takes cache and issue slots from both at random.
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -30,17 +34,26 @@
 
 namespace {
 
+/// How weights are distributed: normally, with each column scaled to -127..127; or evenly over all
+/// numbers of int8, whose sums of two products leave 16 bits more often.
+enum class spread { normal, even };
+
 struct operands {
   std::size_t m, n, k;
   std::vector<std::int8_t> weights;
   std::mt19937 random{1};
 
-  explicit operands(const benchmark::State& state)
+  explicit operands(const benchmark::State& state, spread distribution = spread::normal)
       : m(static_cast<std::size_t>(state.range(0))),
         n(static_cast<std::size_t>(state.range(1))),
         k(static_cast<std::size_t>(state.range(2))),
         weights(k * n) {
-    // Weights are normally distributed, with each column scaled to -127..127.
+    if (distribution == spread::even) {
+      for (std::int8_t& w : weights) {
+        w = static_cast<std::int8_t>(random());
+      }
+      return;
+    }
     std::normal_distribution<float> normal;
     std::vector<float> values(k);
     for (std::size_t j = 0; j < n; ++j) {
@@ -64,6 +77,7 @@ void measure(benchmark::State& state, const operands& o, detent::target target, 
              const Run& run) {
   const double peak = detent_bench::integer_peak_gops(target) * static_cast<double>(threads);
   double best = std::numeric_limits<double>::infinity();
+  run();  // on some targets, the first run prepares the weights
   for (auto _ : state) {
     const double start = detent_bench::seconds_now();
     run();
@@ -93,9 +107,10 @@ void validate(benchmark::State& state, operands& o, const std::vector<T>& c, con
 /// A is the type of the left side, and T the type of the output. make(operands, left side, output)
 /// measures a product; then the output is validated.
 template <class A, class T, class Make>
-void gemm(benchmark::State& state, detent::target target, const Make& make) {
+void gemm(benchmark::State& state, detent::target target, const Make& make,
+          spread weights = spread::normal) {
   detent::set_target(target);
-  operands o(state);
+  operands o(state, weights);
   std::vector<A> a(o.m * o.k);
   for (auto& v : a) {
     v = static_cast<A>(o.random());
@@ -115,9 +130,9 @@ void gemm(benchmark::State& state, detent::target target, const Make& make) {
 
 /// detent's product on kThreads threads. With several threads, shares are those of the peak of as
 /// many cores, and times are times of the clock.
-template <class A, class T, std::size_t kThreads = 1>
+template <class A, class T, std::size_t kThreads = 1, spread kWeights = spread::normal>
 void gemm(benchmark::State& state, detent::target target) {
-  gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
+  const auto make = [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
     const detent::packed_weights weights = o.pack();
     const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
     const detent::matrix_view<T> out(c.data(), o.m, o.n);
@@ -129,19 +144,54 @@ void gemm(benchmark::State& state, detent::target target) {
     if (target == detent::target::avx2 || target == detent::target::avx512) {
       state.counters["corrected_pairs"] = static_cast<double>(weights.corrected_pairs());
     }
-  });
+  };
+  gemm<A, T>(state, target, make, kWeights);
 }
 
-/// The product of detent, of weights and options that were prepared once.
-template <class A, class T>
-void prepared(benchmark::State& state, detent::target target) {
+/// The product of detent, of weights and options that were prepared once. time(operands, product)
+/// measures it.
+template <class A, class T, class Time>
+void prepared(benchmark::State& state, detent::target target, const Time& time) {
   gemm<A, T>(state, target, [&](operands& o, std::vector<A>& a, std::vector<T>& c) {
     const detent::packed_weights weights = o.pack();
     const detent::prepared_product<A, T> product(weights,
                                                  {.lhs_zero_point = 7, .output = {4096.0F, 3}});
     const detent::matrix_view<const A> lhs(a.data(), o.m, o.k);
     const detent::matrix_view<T> out(c.data(), o.m, o.n);
-    measure(state, o, target, 1, [&] { product.run(lhs, out); });
+    time(o, [&] { product.run(lhs, out); });
+  });
+}
+template <class A, class T>
+void prepared(benchmark::State& state, detent::target target) {
+  prepared<A, T>(state, target,
+                 [&](const operands& o, const auto& run) { measure(state, o, target, 1, run); });
+}
+
+/// A product of one row, whose weights stay in the second-level cache: nanoseconds, how fast the
+/// weights are read, and how fast plain loads read as many bytes. Calls are timed in groups,
+/// because to read the clock takes as long as a small product.
+void single_row(benchmark::State& state, detent::target target) {
+  constexpr int group = 32;
+  prepared<std::uint8_t, std::uint8_t>(state, target, [&](const operands& o, const auto& run) {
+    const std::size_t bytes = o.n * o.k;
+    double limit = detent_bench::memory_gb_per_s(1, 0, bytes);
+    double best = std::numeric_limits<double>::infinity();
+    for (auto _ : state) {
+      const double start = detent_bench::seconds_now();
+      for (int i = 0; i < group; ++i) {
+        run();
+        benchmark::ClobberMemory();
+      }
+      best = (std::min)(best, (detent_bench::seconds_now() - start) / group);
+    }
+    limit = (std::max)(limit, detent_bench::memory_gb_per_s(1, 0, bytes));
+    state.counters["nanoseconds"] = best * 1e9;
+    if (limit > 0.0) {  // else the weights are too small to be read for long, or there is no probe
+      const double rate = static_cast<double>(bytes) * 1e-9 / best;
+      state.counters["GB_per_s"] = rate;
+      state.counters["read_limit"] = limit;
+      state.counters["share_of_limit"] = rate / limit;
+    }
   });
 }
 
@@ -210,6 +260,39 @@ void gemm_int4(benchmark::State& state, detent::target target) {
   });
 }
 
+/// The time of a parallel_for of two tasks on a pool of two threads, right after the one before or
+/// after a sleep of 1 ms. Tasks that meet wait for each other, so that both threads must be awake;
+/// of empty tasks, the calling thread may do both.
+void two_tasks(benchmark::State& state, bool meet, bool sleeps) {
+  detent::thread_pool pool(2);
+  const detent::parallel_for parallel = pool.parallel();
+  std::atomic<std::size_t> begun{0};
+  std::size_t expected = 0;
+  const std::function<void(std::size_t)> task = [&](std::size_t) {
+    ++begun;
+    while (meet && begun < expected) {
+      std::this_thread::yield();
+    }
+  };
+  std::vector<double> times;
+  for (auto _ : state) {
+    if (sleeps) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    expected += 2;
+    const double start = detent_bench::seconds_now();
+    parallel(2, task);
+    times.push_back(detent_bench::seconds_now() - start);
+  }
+  if (begun != expected) {
+    state.SkipWithError("not every task was run once");
+    return;
+  }
+  const auto median = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), median, times.end());
+  state.counters["microseconds"] = *median * 1e6;
+}
+
 struct kernel {
   const char* name;
   void (*run)(benchmark::State&, detent::target);
@@ -218,12 +301,20 @@ struct kernel {
 
 using shapes_of_products = std::vector<std::array<std::int64_t, 3>>;  // M, N, K
 
-const shapes_of_products common_shapes{{1, 768, 768},    {1, 4096, 4096}, {8, 4096, 4096},
-                                       {32, 4096, 4096}, {128, 768, 768}, {128, 768, 3072},
-                                       {3136, 64, 576},  {127, 513, 333}, {1024, 1024, 1024}};
+const shapes_of_products common_shapes{{1, 768, 768},    {1, 4096, 4096},   {8, 4096, 4096},
+                                       {32, 4096, 4096}, {128, 768, 768},   {128, 768, 3072},
+                                       {3136, 64, 576},  {784, 128, 1152},  {196, 256, 2304},
+                                       {127, 513, 333},  {1024, 1024, 1024}};
 const shapes_of_products few_rows{{1, 768, 768}, {2, 768, 768}, {3, 768, 768}, {4, 768, 768},
                                   {5, 768, 768}, {6, 768, 768}, {7, 768, 768}, {8, 768, 768},
                                   {1, 256, 256}, {1, 64, 64},   {7, 256, 256}};
+// Weights that fit the second-level cache, and not the first-level one.
+const shapes_of_products single_rows{{1, 384, 384},  {1, 1536, 384}, {1, 384, 1536}, {1, 512, 512},
+                                     {1, 1024, 512}, {1, 512, 1024}, {1, 2048, 256}, {1, 256, 2048},
+                                     {1, 3072, 256}, {1, 256, 3072}, {1, 768, 768}};
+const shapes_of_products small_threaded_shapes{{128, 16, 16},  {128, 64, 64},   {197, 64, 64},
+                                               {128, 128, 32}, {256, 128, 128}, {64, 256, 256},
+                                               {8, 256, 256},  {16, 768, 768},  {1, 768, 768}};
 const shapes_of_products threaded_shapes{
     {8, 4096, 4096}, {32, 4096, 4096}, {128, 3072, 768}, {128, 768, 3072},   {512, 3072, 768},
     {3136, 64, 576}, {784, 128, 1152}, {196, 256, 2304}, {1024, 1024, 1024}, {2048, 2048, 2048}};
@@ -232,6 +323,8 @@ const shapes_of_products peer_shapes{
     {1, 768, 768},    {1, 4096, 4096},  {8, 4096, 4096},    {32, 4096, 4096},   {128, 768, 768},
     {128, 3072, 768}, {128, 768, 3072}, {512, 3072, 768},   {3136, 64, 576},    {784, 128, 1152},
     {196, 256, 2304}, {127, 513, 333},  {1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}};
+const shapes_of_products signed_shapes{
+    {128, 768, 768}, {128, 768, 3072}, {196, 256, 2304}, {1024, 1024, 1024}};
 // Heads of attention, 1x1 convolutions of small images, and other products of a few microseconds.
 const shapes_of_products small_shapes = {
     {8, 8, 8},      {16, 16, 16},   {24, 24, 24},   {32, 32, 32},    {48, 48, 48},
@@ -265,8 +358,10 @@ int main(int argc, char** argv) try {
     if (t == detent::target::portable) {
       continue;
     }
-    for (const kernel& k : {kernel{"gemm_u8s8_s32", gemm<std::uint8_t, std::int32_t>},
-                            kernel{"gemm_u8s8_u8", gemm<std::uint8_t, std::uint8_t>}}) {
+    for (const kernel& k :
+         {kernel{"gemm_u8s8_s32", gemm<std::uint8_t, std::int32_t>},
+          kernel{"gemm_u8s8_u8/normal", gemm<std::uint8_t, std::uint8_t>},
+          kernel{"gemm_u8s8_u8/even", gemm<std::uint8_t, std::uint8_t, 1, spread::even>}}) {
       add(k, t, {{1000, 1024, 1024}, {128, 768, 768}, {784, 128, 1152}, {1, 768, 768}});
     }
   }
@@ -285,10 +380,27 @@ int main(int argc, char** argv) try {
           kernel{"few_rows_prepared_u8s8_u8", prepared<std::uint8_t, std::uint8_t>}}) {
       add(k, t, few_rows);
     }
+    add({"single_row/weights_from_cache", single_row}, t, single_rows);
+    add({"single_row/overhead_of_a_call_at_most", single_row}, t, {{1, 16, 16}});
     for (const kernel& k :
          {kernel{"gemm_u8s8_f32_one_thread", gemm<std::uint8_t, float>, true},
           kernel{"gemm_u8s8_f32_two_threads", gemm<std::uint8_t, float, 2>, true}}) {
       add(k, t, threaded_shapes);
+    }
+    for (const kernel& k :
+         {kernel{"small_u8s8_f32_one_thread", gemm<std::uint8_t, float>, true},
+          kernel{"small_u8s8_f32_two_threads", gemm<std::uint8_t, float, 2>, true}}) {
+      add(k, t, small_threaded_shapes);
+    }
+  }
+  for (const bool meet : {false, true}) {
+    for (const bool sleeps : {false, true}) {
+      benchmark::RegisterBenchmark(
+          (std::string("two_tasks/") + (meet ? "that_meet" : "empty") +
+           (sleeps ? "/after_a_sleep_of_1_ms" : "/right_after_the_call_before"))
+              .c_str(),
+          [=](benchmark::State& s) { two_tasks(s, meet, sleeps); })
+          ->Iterations(1000);
     }
   }
 #if DETENT_BENCH_ONEDNN
@@ -302,6 +414,13 @@ int main(int argc, char** argv) try {
         kernel{"beside_onednn/u8/detent", gemm<std::uint8_t, std::uint8_t>},
         kernel{"beside_onednn/u8/onednn", onednn_gemm<std::uint8_t, std::uint8_t>}}) {
     add(k, beside, peer_shapes);
+  }
+  for (const kernel& k :
+       {kernel{"s8s8_beside_onednn/s32/detent", gemm<std::int8_t, std::int32_t>},
+        kernel{"s8s8_beside_onednn/s32/onednn", onednn_gemm<std::int8_t, std::int32_t>},
+        kernel{"s8s8_beside_onednn/f32/detent", gemm<std::int8_t, float>},
+        kernel{"s8s8_beside_onednn/f32/onednn", onednn_gemm<std::int8_t, float>}}) {
+    add(k, beside, signed_shapes);
   }
   for (const kernel& k :
        {kernel{"small_beside_onednn/s32/detent", prepared<std::uint8_t, std::int32_t>},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Benchmarks of the solvers that choose scales, zero points and codes of weights, on one core:
+// Benchmarks of the solvers that choose scales, zero points and codes of weights:
 //
 //   values     millions of weights a second, from the best of all iterations
 //   objective  what the solver reached: the mean of the evidence's objectives
 //
-// Time is that of the thread, so that other work on the machine counts less. Results are checked
-// outside of the timed code: a solver's objective must not be larger than that of the range's scale
-// or of rounding to nearest.
+// Time is that of the thread, so that other work on the machine counts less; where the name says a
+// number of threads, it is that of the clock. Results are checked outside of the timed code: a
+// solver's objective must not be larger than that of the range's scale or of rounding to nearest,
+// and with threads it must be that of one thread.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,8 @@
 #include <benchmark/benchmark.h>
 
 #include <detent/all.hpp>
+
+#include "limits.hpp"
 
 namespace {
 
@@ -52,13 +55,14 @@ quant_scheme scheme_of(std::int32_t bits, bool symmetric) {
                    : quant_scheme{{-half, half - 1}, false};
 }
 
-double best_seconds(benchmark::State& state, const std::function<void()>& run) {
+double best_seconds(benchmark::State& state, const std::function<void()>& run,
+                    double (*now)() = thread_seconds) {
   double best = std::numeric_limits<double>::infinity();
   for (auto _ : state) {
-    const double start = thread_seconds();
+    const double start = now();
     run();
     benchmark::ClobberMemory();
-    best = std::min(best, thread_seconds() - start);
+    best = std::min(best, now() - start);
   }
   return best;
 }
@@ -71,6 +75,22 @@ void report(benchmark::State& state, std::size_t values, double seconds, double 
   }
   state.counters["values"] = static_cast<double>(values) * 1e-6 / seconds;
   state.counters["objective"] = objective;
+}
+
+/// A solver of `values` weights that shares its work out over a parallel_for and returns its
+/// objective.
+void on_threads(benchmark::State& state, std::size_t threads, std::size_t values,
+                const std::function<double(const detent::parallel_for&)>& solve) {
+  detent::thread_pool pool(threads);
+  const detent::parallel_for parallel = threads > 1 ? pool.parallel() : nullptr;
+  double objective = 0.0;
+  const double seconds = best_seconds(
+      state, [&] { objective = solve(parallel); }, detent_bench::seconds_now);
+  if (objective != solve(nullptr)) {
+    state.SkipWithError("not the result of one thread");
+    return;
+  }
+  report(state, values, seconds, objective, objective);
 }
 
 using solver = std::function<scale_solution(const distribution&, quant_scheme)>;
@@ -125,6 +145,32 @@ void weights(benchmark::State& state, const weight_solver& solve, std::size_t ro
   const double seconds = best_seconds(state, [&] { q = solve(view, g, format); });
   report(state, w.size(), seconds, q.evidence.objective / static_cast<double>(rows),
          q.evidence.nearest_objective / static_cast<double>(rows));
+}
+
+/// exact_mse of channels of n weights.
+void scales_on_threads(benchmark::State& state, std::size_t threads, std::size_t n,
+                       quant_scheme scheme) {
+  constexpr std::size_t count = std::size_t{1} << 15;
+  const std::vector<float> x = gauss(count);
+  const detent::tensor_view<const float> view(x.data(), {count / n, n});
+  on_threads(state, threads, count, [&](const detent::parallel_for& parallel) {
+    const auto exact = [](const distribution& d, quant_scheme s) { return exact_mse(d, s); };
+    double objective = 0.0;
+    for (const scale_solution& s : detent::solve_channels(view, 0, scheme, exact, parallel)) {
+      objective += s.evidence.objective;
+    }
+    return objective;
+  });
+}
+
+void hqq_on_threads(benchmark::State& state, std::size_t threads, std::size_t rows,
+                    std::size_t columns, quant_scheme scheme) {
+  const std::vector<float> w = gauss(rows * columns);
+  const detent::matrix_view<const float> view(w.data(), rows, columns);
+  on_threads(state, threads, w.size(), [&](const detent::parallel_for& parallel) {
+    return detent::hqq(view, {.scheme = scheme, .group_size = 128}, {}, parallel)
+        .evidence.objective;
+  });
 }
 
 template <class F>
@@ -187,6 +233,23 @@ int main(int argc, char** argv) {
           [=](benchmark::State& state) {
             weights(state, s.solve, s.rows, s.columns, scheme_of(bits, s.symmetric));
           });
+    }
+  }
+  for (const std::int32_t bits : {8, 4}) {
+    for (const std::size_t threads : {1U, 2U}) {
+      const std::string rest =
+          "/threads:" + std::to_string(threads) + "/bits:" + std::to_string(bits);
+      for (const bool symmetric : {true, false}) {
+        for (const std::size_t n : {64U, 512U, 4096U}) {
+          add("exact_mse" + rest + (symmetric ? "/symmetric/" : "/asymmetric/") + std::to_string(n),
+              [=](benchmark::State& state) {
+                scales_on_threads(state, threads, n, scheme_of(bits, symmetric));
+              });
+        }
+      }
+      add("hqq" + rest + "/64x1024", [=](benchmark::State& state) {
+        hqq_on_threads(state, threads, 64, 1024, scheme_of(bits, false));
+      });
     }
   }
   benchmark::Initialize(&argc, argv);

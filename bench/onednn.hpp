@@ -139,7 +139,8 @@ class onednn_reorder {
   dnnl::reorder reorder_;
 };
 
-/// A channels-last convolution from u8 to u8. Its weights are in the layout that oneDNN chooses.
+/// A channels-last convolution from u8 to u8. Its weights are in the layout that oneDNN chooses. An
+/// input zero point of 0 is none.
 class onednn_convolution {
  public:
   onednn_convolution(const detent::filter_shape& f, const detent::window& w,
@@ -190,14 +191,18 @@ class onednn_convolution {
     constexpr auto direct = dnnl::algorithm::convolution_direct;
 #if DNNL_VERSION_MAJOR >= 3
     attributes.set_scales_mask(DNNL_ARG_WEIGHTS, grouped ? 3 : 1);
-    attributes.set_zero_points_mask(DNNL_ARG_SRC, 0);
+    if (in_zero_point != 0) {
+      attributes.set_zero_points_mask(DNNL_ARG_SRC, 0);
+    }
     attributes.set_zero_points_mask(DNNL_ARG_DST, 0);
     const dnnl::convolution_forward::primitive_desc chosen(engine_, inference, direct, in_desc,
                                                            any_desc, bias_desc, out_desc, strides,
                                                            dilations, before, after, attributes);
 #else
     attributes.set_output_scales(2, multipliers_);
-    attributes.set_zero_points(DNNL_ARG_SRC, 0, {in_zero_point_});
+    if (in_zero_point != 0) {
+      attributes.set_zero_points(DNNL_ARG_SRC, 0, {in_zero_point_});
+    }
     attributes.set_zero_points(DNNL_ARG_DST, 0, {out_zero_point_});
     const dnnl::convolution_forward::primitive_desc chosen(
         dnnl::convolution_forward::desc(inference, direct, in_desc, any_desc, bias_desc, out_desc,
@@ -217,8 +222,10 @@ class onednn_convolution {
     const memory::desc scales({dim(f.out_channels)}, type::f32, tag::x);
     arguments_.insert(
         {DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, memory(scales, engine_, multipliers_.data())});
-    arguments_.insert(
-        {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, memory(one, engine_, &in_zero_point_)});
+    if (in_zero_point != 0) {
+      arguments_.insert(
+          {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, memory(one, engine_, &in_zero_point_)});
+    }
     arguments_.insert(
         {DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, memory(one, engine_, &out_zero_point_)});
 #endif

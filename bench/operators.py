@@ -6,8 +6,9 @@
 
 Makes a model of one operator for each row: functions of elements, rows, images and movements in the sizes that
 transformers and convolutional networks have. The columns are medians in microseconds (of the processor's time with one
-thread), the ratio (above 1: detent is faster), and the largest difference of the outputs in parts of the largest output.
-The last line has the geometric mean of the ratios."""
+thread), the ratio (above 1: detent is faster), and the largest difference of the outputs in parts of the largest element.
+If that is more than TOLERANCE, the row says WRONG, and the program fails at its end. The last line has the geometric mean
+of the ratios."""
 
 import argparse
 import pathlib
@@ -20,6 +21,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+# Sums in another order, and functions that are off by some units in the last place, differ by some 1e-6.
+TOLERANCE = 1e-3
 RANDOM = np.random.default_rng(0)
 HIDDEN, WIDE, IMAGE = [128, 768], [128, 3072], [1, 64, 56, 56]
 
@@ -101,7 +104,7 @@ def main():
     library = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     print(f"# ONNX Runtime {onnxruntime.__version__}, {options.threads} threads")
     print(f"{'operator':24} {'detent us':>10} {'other us':>10} {'ratio':>6} difference")
-    ratios = []
+    ratios, wrong = [], []
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "operator.onnx"
         for name, *model in chosen:
@@ -110,9 +113,14 @@ def main():
             out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             _, _, ours, theirs, ratio, _, _, _, error = out.split()
             ratios.append(float(ratio))
-            print(f"{name:24} {float(ours):10.1f} {float(theirs):10.1f} {ratios[-1]:6.2f} {error:>10}", flush=True)
+            right = float(error) <= TOLERANCE
+            wrong += [] if right else [name]
+            print(f"{name:24} {float(ours):10.1f} {float(theirs):10.1f} {ratios[-1]:6.2f} {error:>10}"
+                  f"{'' if right else ' WRONG'}", flush=True)
     print(f"# geometric mean {np.exp(np.mean(np.log(ratios))):.2f}, smallest {min(ratios):.2f}, "
           f"below 1 in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
+    if wrong:
+        sys.exit(f"operators.py: outputs differ from those of ONNX Runtime: {'; '.join(wrong)}")
 
 
 if __name__ == "__main__":

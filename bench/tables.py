@@ -10,9 +10,9 @@ The benchmark programs in DIR/bench (build/release) measure everything --rounds 
 disturbs the machine for a while meets both sides of a row. A cell shows the median of the rounds and, in brackets, the
 best one. A ratio is that of the medians: above 1, detent is faster. The peer oneDNN is that of the system when the
 benchmarks are built (Debian's libdnnl-dev); --onednn newest gets the newest one of Debian's mirror and builds what it
-needs. --svg draws the medians as bars. --target leaves out the rows of other targets, and keeps oneDNN to the
-instructions of this one; without it, the processor's best target is beside oneDNN. --only leaves out the rows whose
-name does not hold TEXT.
+needs. --svg draws the medians as bars. --target measures only the rows of this target, and keeps oneDNN to its
+instructions; without it, the processor's best target is beside oneDNN. --only measures only the rows whose name holds
+TEXT.
 
 Tables of whole models and of accuracy have programs of their own, which --list names."""
 
@@ -34,9 +34,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 class Table:
     """What a benchmark program measures, as rows and columns.
 
-    `pattern` matches the names of its benchmarks; the group "column" is the column, and `row` names the row with the
-    other groups. `counter` is the counter in the cells. With two `columns`, the ratio of the first to the second one is
-    a column, too. Without a counter, the columns are counters. `best` chooses the best of several rounds."""
+    `pattern` matches the names of its benchmarks without what Google Benchmark appends (SUFFIXES); the group "column" is
+    the column, and `row` names the row with the other groups. `counter` is the counter in the cells. Without one, the
+    columns are counters. With two `columns`, the ratio of the first to the second one is a column, too. Less is better in
+    the columns `less`, and more in all others."""
 
     title: str
     program: str
@@ -45,10 +46,12 @@ class Table:
     counter: str
     unit: str
     columns: tuple = ()
-    best: object = max
+    less: tuple = ()
 
 
+SUFFIXES = r"/(min_time|iterations):[\d.]+|/real_time"
 SHAPE = r"(?P<m>\d+)/(?P<n>\d+)/(?P<k>\d+)"
+HISTOGRAM = r"histogram_(?P<what>\w+)/(?P<data>\w+)/threads:(?P<threads>\d)/(?P<column>portable|avx\w+)"
 PEAK = "share of the peak of the multiply-add instruction"
 
 TABLES = {
@@ -58,36 +61,57 @@ TABLES = {
     "small_products": Table("Small products beside oneDNN", "bench_gemm",
                             rf"small_beside_onednn/(?P<type>\w+)/(?P<column>detent|onednn)/(?P<target>\w+)/{SHAPE}",
                             "u8 x s8 -> {type}, {m} x {n} x {k}", "GOPS", "GOPS", ("detent", "onednn")),
+    "products_s8s8": Table("Products of signed left sides beside oneDNN", "bench_gemm",
+                           rf"s8s8_beside_onednn/(?P<type>\w+)/(?P<column>detent|onednn)/(?P<target>\w+)/{SHAPE}",
+                           "s8 x s8 -> {type}, {m} x {n} x {k}", "best_share_of_peak", PEAK, ("detent", "onednn")),
     "few_rows": Table("Few rows: prepared_product beside gemm()", "bench_gemm",
                       rf"few_rows_(?P<column>prepared|gemm)_u8s8_u8/(?P<target>\w+)/{SHAPE}",
-                      "u8 x s8 -> u8, {m} x {n} x {k}", "GOPS", "GOPS", ("prepared", "gemm")),
+                      "u8 x s8 -> u8, {m} x {n} x {k}, {target}", "GOPS", "GOPS", ("prepared", "gemm")),
+    "single_rows": Table("Single rows with weights in the second-level cache", "bench_gemm",
+                         rf"single_row/(?P<what>\w+)/(?P<target>\w+)/{SHAPE}",
+                         "{what}, {m} x {n} x {k}, {target}", "",
+                         "nanoseconds of a call; GB of weights per second beside plain loads of as many bytes",
+                         ("nanoseconds", "GB_per_s", "read_limit", "share_of_limit"), ("nanoseconds",)),
     "two_threads": Table("Products on two threads beside one", "bench_gemm",
-                         rf"gemm_u8s8_f32_(?P<column>two|one)_threads?/(?P<target>\w+)/{SHAPE}/real_time",
-                         "u8 x s8 -> f32, {m} x {n} x {k}", "GOPS", "GOPS", ("two", "one")),
+                         rf"gemm_u8s8_f32_(?P<column>two|one)_threads?/(?P<target>\w+)/{SHAPE}",
+                         "u8 x s8 -> f32, {m} x {n} x {k}, {target}", "GOPS", "GOPS", ("two", "one")),
+    "two_threads_small": Table("Small products on two threads beside one", "bench_gemm",
+                               rf"small_u8s8_f32_(?P<column>two|one)_threads?/(?P<target>\w+)/{SHAPE}",
+                               "u8 x s8 -> f32, {m} x {n} x {k}, {target}", "GOPS", "GOPS", ("two", "one")),
+    "pool": Table("Two tasks on a pool of two threads", "bench_gemm", r"two_tasks/(?P<tasks>\w+)/(?P<when>\w+)",
+                  "{tasks}, {when}", "", "microseconds of a call, the median of 1000", ("microseconds",),
+                  ("microseconds",)),
     "targets": Table("Products on every target", "bench_gemm",
-                     rf"gemm_u8s8_u8/(?P<column>\w+)/{SHAPE}",
-                     "u8 x s8 -> u8, {m} x {n} x {k}", "best_share_of_peak", PEAK),
-    "dynamic": Table("Products whose left side is quantized in the call", "bench_gemm",
-                     rf"dynamic_linear/(?P<column>\w+)/{SHAPE}",
-                     "f32 x s8 -> f32, {m} x {n} x {k}", "best_share_of_peak", PEAK),
+                     rf"gemm_u8s8_u8/(?P<weights>normal|even)/(?P<column>\w+)/{SHAPE}",
+                     "u8 x s8 -> u8, {m} x {n} x {k}, {weights} weights", "best_share_of_peak", PEAK),
+    "dynamic": Table("Products that quantize their left side beside those of 8-bit left sides", "bench_gemm",
+                     rf"(?P<column>dynamic_linear|gemm_u8s8_f32)/(?P<target>\w+)/{SHAPE}",
+                     "f32 or u8 x s8 -> f32, {m} x {n} x {k}, {target}", "best_share_of_peak", PEAK,
+                     ("dynamic_linear", "gemm_u8s8_f32")),
     "convolutions": Table("Convolutions beside oneDNN", "bench_conv",
-                          r"beside_onednn/(?P<column>detent|onednn)/(?P<target>\w+)/(?P<shape>\w+)",
-                          "{shape}", "best_share_of_peak", PEAK, ("detent", "onednn")),
+                          r"beside_onednn/(?P<column>detent|onednn)/(?P<target>\w+)/(?P<shape>\w+)/zero_point:(?P<zero>\d+)",
+                          "{shape}, zero point {zero}", "best_share_of_peak", PEAK, ("detent", "onednn")),
     "fused": Table("Functors on blocks of results", "bench_fused", rf"fused/{SHAPE}", "{m} x {n} x {k}", "",
-                   "time beside the built-in requantization; time of separate passes / fused time",
-                   ("quantize_vs_built_in", "squared_relu_gain", "gelu_gain")),
+                   "time beside the built-in requantization; time of separate passes / fused time, and the limit of that",
+                   ("quantize_vs_built_in", "registers_vs_built_in", "squared_relu_gain", "squared_relu_limit",
+                    "gelu_gain", "gelu_limit"), ("quantize_vs_built_in", "registers_vs_built_in")),
     "elementwise": Table("Functions of elements on every target", "bench_elementwise",
                          r"(?P<function>[a-z]\w+)/(?P<column>portable|avx\w+)/(?P<count>65536|4194304)",
                          "{function}, {count} elements", "share_of_limit", "share of the speed of plain loads and stores"),
     "histograms": Table("Histograms on every target", "bench_observers",
-                        r"histogram_(?P<what>\w+)/(?P<data>\w+)/threads:(?P<threads>\d)/(?P<column>portable|avx\w+)",
-                        "{what}, {data}, {threads} threads", "rate", "billion values per second"),
+                        HISTOGRAM, "{what}, {data}, {threads} threads", "rate", "billion values per second"),
+    "histogram_ratio": Table("Histograms on every target beside a plain loop on one thread", "bench_observers",
+                             HISTOGRAM, "{what}, {data}, {threads} threads", "ratio", "times the speed of the loop"),
     "finalize": Table("From a histogram to a scale", "bench_observers",
                       r"finalize_(?P<method>\w+)/(?P<data>\w+)/(?P<column>symmetric|asymmetric)",
-                      "{method}, {data}", "rate", "milliseconds", best=min),
+                      "{method}, {data}", "rate", "milliseconds", less=("symmetric", "asymmetric")),
     "solvers": Table("Solvers", "bench_solvers",
                      r"(?P<function>[a-z_0-9]+)/bits:(?P<column>[48])/(?P<shape>.+)",
                      "{function}, {shape}", "values", "million weights per second, by bits"),
+    "solvers_two_threads": Table("Solvers on two threads beside one", "bench_solvers",
+                                 r"(?P<function>\w+)/threads:(?P<column>[12])/bits:(?P<bits>\d)/(?P<shape>.+)",
+                                 "{function}, {bits} bits, {shape}", "values", "million weights per second, by threads",
+                                 ("2", "1")),
 }
 
 OTHERS = {
@@ -131,56 +155,61 @@ def program_of(table, options):
     return [loader, "--library-path", ":".join(map(str, libraries)), build / "bench" / f"{table.program}_newest_onednn"]
 
 
-def extended(pattern):
-    """A pattern of Python as an extended regular expression, which the programs take."""
-    pattern = re.sub(r"[(][?]P<[a-z]+>", "(", pattern)
-    pattern = re.sub(r"\[[^]]*\]", lambda found: found[0].replace(r"\w", "a-zA-Z0-9_").replace(r"\d", "0-9"), pattern)
-    return pattern.replace(r"\w", "[a-zA-Z0-9_]").replace(r"\d", "[0-9]")
+def choose(listed, table, options):
+    """The benchmarks of a program that the table needs, as {name: groups of the pattern}."""
+    chosen = {}
+    for name in listed:
+        found = re.fullmatch(table.pattern, re.sub(SUFFIXES, "", name))
+        if found is None or options.only not in table.row.format(**found.groupdict()):
+            continue
+        if options.target in (None, found.groupdict().get("target"), found.groupdict().get("column")):
+            chosen[name] = found.groupdict()
+    return chosen
 
 
 def run(command, table, options):
     """Runs the program: (groups of the pattern, value of the counter) for each benchmark and round."""
     environment = {**os.environ, **({"DETENT_BENCH_TARGET": options.target} if options.target else {})}
-    done = subprocess.run([*command, f"--benchmark_filter=^{extended(table.pattern)}(/min_time:[0-9.]+)?$",
-                           f"--benchmark_min_time={options.seconds}", f"--benchmark_repetitions={options.rounds}",
-                           "--benchmark_enable_random_interleaving=true", "--benchmark_format=json"],
-                          capture_output=True, text=True, env=environment)
-    if done.returncode != 0 or not done.stdout:
-        sys.exit(f"tables.py: {command[-1]}: {done.stderr.strip() or 'no output'}")
-    cells = []
-    in_order = sorted(json.loads(done.stdout)["benchmarks"],
-                      key=lambda measured: (measured["family_index"], measured["per_family_instance_index"]))
-    for measured in in_order:
+
+    def output(*arguments):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment)
+        if done.returncode != 0 or not done.stdout:
+            sys.exit(f"tables.py: {command[-1]}: {done.stderr.strip() or 'no output'}")
+        return done.stdout
+
+    chosen = choose(output("--benchmark_list_tests=true").splitlines(), table, options)
+    if not chosen:
+        sys.exit(f"tables.py: {command[-1]} has no benchmark for this table, or not for this target and rows; was its "
+                 "peer there when it was built?")
+    names = "|".join(chosen).replace(".", "[.]")
+    cells = {name: [] for name in chosen}  # in the order in which the program lists them, not in that of the rounds
+    for measured in json.loads(output(f"--benchmark_filter=^({names})$", f"--benchmark_min_time={options.seconds}",
+                                      f"--benchmark_repetitions={options.rounds}", "--benchmark_format=json",
+                                      "--benchmark_enable_random_interleaving=true"))["benchmarks"]:
         if measured["run_type"] != "iteration":
             continue  # a mean of the rounds
-        found = re.fullmatch(table.pattern, re.sub(r"/(min_time|repeats):[\d.]+", "", measured["run_name"]))
         if measured.get("error_occurred"):
             sys.exit(f"tables.py: {measured['name']}: {measured['error_message']}")
-        if found and table.counter:
-            cells.append((found.groupdict(), measured[table.counter]))
-        elif found:
-            cells += [({**found.groupdict(), "column": counter}, measured[counter]) for counter in table.columns]
-    return cells
+        groups = chosen[measured["run_name"]]
+        if table.counter:
+            cells[measured["run_name"]].append((groups, measured[table.counter]))
+        else:
+            cells[measured["run_name"]] += [({**groups, "column": counter}, measured[counter])
+                                            for counter in table.columns if counter in measured]
+    return [cell for of_name in cells.values() for cell in of_name]
 
 
 def measure(table, options):
     """What was measured, as {row: {column: [value of each round]}}."""
-    command = program_of(table, options)
     rows = {}
-    for groups, value in run(command, table, options):
-        if options.target and options.target not in (groups.get("target"), groups["column"]):
-            continue
-        row = table.row.format(**groups)
-        if options.only in row:
-            rows.setdefault(row, {}).setdefault(groups["column"], []).append(value)
-    if not rows:
-        sys.exit(f"tables.py: {command[-1]} has no benchmark for this table, or not for this target and rows; was its "
-                 "peer there when it was built?")
+    for groups, value in run(program_of(table, options), table, options):
+        rows.setdefault(table.row.format(**groups), {}).setdefault(groups["column"], []).append(value)
     return rows
 
 
-def shown(values, best):
+def shown(table, column, values):
     """The median of the rounds, and the best one in brackets."""
+    best = min if column in table.less else max
     return f"{statistics.median(values):.3g} ({best(values):.3g})"
 
 
@@ -193,7 +222,7 @@ def markdown(table, rows):
              "| | " + " | ".join(columns + ["ratio"] * compared) + " |", "|---" * (1 + len(columns) + compared) + "|"]
     ratios = []
     for row, cells in rows.items():
-        texts = [shown(cells[c], table.best) if c in cells else "" for c in columns]
+        texts = [shown(table, c, cells[c]) if c in cells else "" for c in columns]
         if compared:
             if len(cells) == 2:
                 ratios.append(statistics.median(cells[columns[0]]) / statistics.median(cells[columns[1]]))
@@ -253,9 +282,9 @@ def main():
     options = parser.parse_args()
     if options.list:
         for name, table in TABLES.items():
-            print(f"{name:16} {table.title} ({table.unit})")
+            print(f"{name:19} {table.title} ({table.unit})")
         for name, text in OTHERS.items():
-            print(f"{name:16} {text}")
+            print(f"{name:19} {text}")
         return
     if not options.table:
         parser.error("which table? --list names them")
