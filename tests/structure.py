@@ -74,7 +74,7 @@ WHO_INCLUDES = {
     r"hwy/.*": r"kernels/vector/highway\.hpp",
     r"xsimd/.*": r"simd\.hpp|batch\.hpp",
     r"Eigen/.*": r"solvers/eigen_views\.hpp",
-    r"protozero/.*": r"graph/(onnx|model/onnx_(fields|reader|tensor|writer))\.hpp",
+    r"protozero/.*": r"graph/(onnx|model/onnx_\w+)\.hpp",
     r"yaml-cpp/.*": r"graph/inc/yaml(_values|_evaluation|_training)?\.hpp|graph/configuration/(quantization|ppq_setting)_text\.hpp",
     r"onnxruntime_c_api\.h": r"runtimes/onnxruntime/.*",
     r"(CLI|nlohmann|doctest|benchmark)/.*": r"(?!)",

@@ -211,6 +211,8 @@ TEST_CASE("DynamicLinear: what is wrong is named") {
     check_graph_error(kind, words, [&] { static_cast<void>(run("DynamicLinear", inputs, a)); });
   };
   check(error_kind::bad_file, {"DynamicLinear", "b_scale is missing"}, 2, {});
+  check(error_kind::bad_file, {"DynamicLinear", "N is 20", "[37,19] has 19 columns"}, 0, c.lhs(),
+        {{"N", number(20)}});
   check(error_kind::bad_file, {"DynamicLinear", "[2,3,36]", "[37,19]"}, 0,
         floats({2, 3, 36}, std::vector<float>(216)));
   check(error_kind::bad_file, {"DynamicLinear", "transB is 2"}, 0, c.lhs(),

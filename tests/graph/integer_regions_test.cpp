@@ -491,7 +491,8 @@ TEST_CASE("an operator that has no code for a type stays with the runtime") {
       {"Less", image(element_type::boolean), {image(element_type::boolean)}, {}},
   };
   for (const char* op : {"Shrink", "Sigmoid", "IsNaN", "Sum", "Mean", "AveragePool", "LpPool",
-                         "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization"}) {
+                         "GlobalAveragePool", "GlobalLpPool", "MeanVarianceNormalization",
+                         "Softmax", "LogSoftmax", "Hardmax", "LpNormalization"}) {
     const bool is_pool = op == std::string("AveragePool") || op == std::string("LpPool");
     const test::attributes a =
         is_pool ? test::attributes{{"kernel_shape", list({2, 2})}} : test::attributes{};
@@ -506,6 +507,33 @@ TEST_CASE("an operator that has no code for a type stays with the runtime") {
     CHECK(found.regions.empty());
     CHECK(found.reasons[0].find("elements of type") != std::string::npos);
   }
+  // Mod of floats without fmod.
+  CHECK(find(with_one_node("Mod", image(element_type::f32), {image(element_type::f32)}),
+             claim_mode::all)
+            .regions.empty());
+  // Quantization parameters for each row of the left side, or for each row of each matrix.
+  const auto product_of = [&](const tensor& scales, const tensor& zero_points) {
+    return with_one_node(
+        "QLinearMatMul", zeros(element_type::u8, {3, 4, 5}),
+        {scales, zero_points, zeros(element_type::s8, {5, 6}), floats({}, {0.1F}),
+         zeros(element_type::s8, {}), floats({}, {0.1F}), zeros(element_type::u8, {})});
+  };
+  const tensor one = floats({}, {0.1F});
+  CHECK(find(product_of(one, zeros(element_type::u8, {}))).regions.size() == 1);
+  const tensor row_scales = floats({4}, {1, 2, 3, 4});
+  const tensor row_zero_points = zeros(element_type::u8, {4});
+  CHECK(find(product_of(row_scales, row_zero_points)).reasons[0].find("4 scales where one") !=
+        std::string::npos);
+  CHECK(find(product_of(one, row_zero_points)).reasons[0].find("4 zero points where one") !=
+        std::string::npos);
+  const auto integer_product_of = [&](const tensor& zero_points) {
+    return with_one_node("MatMulInteger", zeros(element_type::u8, {3, 4, 5}),
+                         {zeros(element_type::s8, {5, 6}), zero_points});
+  };
+  CHECK(find(integer_product_of(row_zero_points)).regions.size() == 1);
+  CHECK(find(integer_product_of(zeros(element_type::u8, {1, 4, 1}))).regions.size() == 1);
+  const graph::model stacked = integer_product_of(zeros(element_type::u8, {3, 4, 1}));
+  CHECK(find(stacked).reasons[0].find("zero points of shape") != std::string::npos);
   // Indices of MaxPool that count columns first.
   for (const std::size_t axes : {1U, 2U, 3U}) {
     graph::shape dims(axes + 2, 4);

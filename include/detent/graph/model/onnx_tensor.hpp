@@ -15,7 +15,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/files.hpp>
-#include <detent/graph/model/onnx_reader.hpp>
+#include <detent/graph/model/onnx_tensor_reader.hpp>
 #include <detent/graph/model/read_limits.hpp>
 #include <detent/graph/model/tensor.hpp>
 
@@ -64,8 +64,8 @@ auto with_file_name(const std::filesystem::path& path, const Body& body) {
     const std::string bytes = read_file(path);
     std::string name;
     std::string unread;
-    return detail::onnx_reader(path.parent_path(), limits)
-        .read_tensor(protozero::data_view(bytes.data(), bytes.size()), name, unread);
+    return detail::onnx_tensor_reader(path.parent_path(), limits)
+        .read(protozero::data_view(bytes.data(), bytes.size()), name, unread);
   });
 }
 

@@ -12,6 +12,7 @@
 #include <detent/graph/nncf/dataset.hpp>                         // IWYU pragma: export
 #include <detent/graph/nncf/placement.hpp>                       // IWYU pragma: export
 #include <detent/graph/nncf/quantize.hpp>                        // IWYU pragma: export
+#include <detent/graph/nncf/quantize_options.hpp>                // IWYU pragma: export
 #include <detent/graph/nncf/quantize_with_accuracy_control.hpp>  // IWYU pragma: export
 #include <detent/graph/nncf/range_estimator.hpp>                 // IWYU pragma: export
 #include <detent/graph/nncf/statistics.hpp>                      // IWYU pragma: export

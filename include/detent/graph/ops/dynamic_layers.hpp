@@ -115,7 +115,11 @@ inline linear_sizes read_linear_sizes(const operator_context& c) {
   const std::size_t of_depth = read_flag(c, "transB", 0) ? 1 : 0;
   c.require(b.dim(of_depth) == x.back(), "X of shape ", shown(x), " and B of shape ",
             shown(b.dims()), " do not fit together");
-  return {false, depth, static_cast<std::size_t>(b.dim(1 - of_depth))};
+  const std::int64_t columns = b.dim(1 - of_depth);
+  const std::int64_t declared = c.n().get_int("N", columns);
+  c.require(declared == columns, "N is ", declared, ", but B of shape ", shown(b.dims()), " has ",
+            columns, " columns");
+  return {false, depth, static_cast<std::size_t>(columns)};
 }
 
 inline void infer_dynamic_linear(operator_context& c) {

@@ -358,14 +358,30 @@ inline void run_not(operator_context& c) {
       c.make_output(0).mutable_data<std::uint8_t>(), cheap_piece);
 }
 
+/// Why the elements of a Mod have no remainder as it is asked for; empty if they have.
+[[nodiscard]] inline std::string unsupported_mod(const operator_context& c) {
+  const element_type type = c.input(0).type();
+  if (c.opset >= 28 || !is_floating(type) || c.n().get_int("fmod", 0) != 0) {
+    return {};
+  }
+  return detent::detail::message("elements of type ", graph::name(type),
+                                 " need the attribute fmod=1 before opset 28; this is opset ",
+                                 c.opset);
+}
+
+inline void infer_mod(operator_context& c) {
+  infer_widened<binary::floor_mod::types, &infer_broadcast>(c);
+  const std::string unsupported = unsupported_mod(c);
+  c.expect_supported(unsupported.empty(), unsupported);
+}
+
 inline void run_mod(operator_context& c) {
   if (c.n().get_int("fmod", 0) != 0) {
     run_binary<binary::trunc_mod>(c);
     return;
   }
-  const element_type type = c.input(0).type();
-  c.require(c.opset >= 28 || !is_floating(type), "elements of type ", graph::name(type),
-            " need the attribute fmod=1 before opset 28; this is opset ", c.opset);
+  const std::string unsupported = unsupported_mod(c);
+  c.require(unsupported.empty(), unsupported);
   run_binary<binary::floor_mod>(c);
 }
 
@@ -712,8 +728,7 @@ inline constexpr operator_definition elementwise_operators[] = {
     binary_operator<binary::sub>(),
     binary_operator<binary::mul>(),
     binary_operator<binary::div>(),
-    {"", "Mod", 2, 2, layout_support::elementwise,
-     &infer_widened<binary::floor_mod::types, &infer_broadcast>, &run_mod},
+    {"", "Mod", 2, 2, layout_support::elementwise, &infer_mod, &run_mod},
     {"", "Pow", 2, 2, layout_support::elementwise, &infer_for<power_types, &infer_pow>, &run_pow},
     fold_operator<binary::max, wide_types>("Max"),
     fold_operator<binary::min, wide_types>("Min"),

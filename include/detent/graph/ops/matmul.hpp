@@ -373,6 +373,25 @@ inline packed_weights pack_rhs(const operator_context& c, const integer_product_
   return pack_weights(values, {terms.scales, zero_points, terms.bias});
 }
 
+/// Why run_integer_matmul() does not support the zero points of a left side with matrices of `rows`
+/// rows; empty if it does: one, or one for each row, in the shape [rows] or [..., rows, 1] with
+/// ones in front.
+inline std::string unsupported_lhs_zero_points(const operator_context& c,
+                                               const integer_product_inputs& at, std::size_t rows) {
+  if (!c.has_input(at.lhs_zero_point)) {
+    return {};
+  }
+  const tensor& t = c.inputs[at.lhs_zero_point];
+  const shape& dims = t.dims();
+  const std::size_t count = t.count();
+  const bool is_column = dims.size() > 1 && dims.back() == 1 &&
+                         dims[dims.size() - 2] == static_cast<std::int64_t>(rows);
+  if (count == 1 || (count == rows && (dims.size() == 1 || is_column))) {
+    return {};
+  }
+  return detent::detail::message("zero points of shape ", shown(dims), " for ", rows, " rows");
+}
+
 /// Multiplies `lhs`, whose zero points are one or one for each row of a matrix, by the right side.
 /// `options` need no zero points and no bias.
 inline void run_integer_matmul(operator_context& c, const integer_product_inputs& at,
@@ -386,15 +405,8 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   }
   c.count_multiply_adds({y.count(), s.k});
   const std::size_t zero_point_count = lhs_zero_points.size();
-  c.require_supported(zero_point_count == 1 || zero_point_count == s.m, zero_point_count,
-                      " zero points for ", s.m, " rows");
-  if (zero_point_count > 1) {  // [rows], or [..., rows, 1] with ones in front
-    const shape& dims = c.inputs[at.lhs_zero_point].dims();
-    const bool is_column = dims.size() > 1 && dims.back() == 1 &&
-                           dims[dims.size() - 2] == static_cast<std::int64_t>(zero_point_count);
-    c.require_supported(dims.size() == 1 || is_column, "zero points of shape ", shown(dims),
-                        " for ", s.m, " rows");
-  }
+  const std::string unsupported = unsupported_lhs_zero_points(c, at, s.m);
+  c.require_supported(unsupported.empty(), unsupported);
   options.bias = optional_floats(c, at.float_bias, s.n);
   const auto signed_rhs = [&] {
     return as_signed(
@@ -458,12 +470,17 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
 
 inline void infer_matmul_integer(operator_context& c) {
   require_types_of_zero_points(c, integer_inputs);
-  c.set_output(0, element_type::s32, matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
+  const matmul_shape s(c, c.input(0).dims(), c.input(1).dims());
+  const std::string unsupported = unsupported_lhs_zero_points(c, integer_inputs, s.m);
+  c.expect_supported(unsupported.empty(), unsupported);
+  c.set_output(0, element_type::s32, s.out);
 }
 
 inline void infer_qlinear_matmul(operator_context& c) {
   require_types_of_zero_points(c, qlinear_inputs);
   const element_type type = c.has_input(7) ? c.inputs[7].type() : c.input(0).type();
+  expect_params(c, qlinear_inputs.lhs_scale, qlinear_inputs.lhs_zero_point);
+  expect_params(c, qlinear_inputs.out_scale, qlinear_inputs.out_zero_point);
   c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
 }
 

@@ -258,14 +258,14 @@ inline void run_lp_normalization(operator_context& c) {
 }
 
 inline constexpr operator_definition softmax_operators[] = {
-    {"", "Softmax", 1, 1, layout_support::plain, &infer_softmax,
+    {"", "Softmax", 1, 1, layout_support::plain, &infer_for<float_types, &infer_softmax>,
      &run_on_rows<softmax_rows, &kernels::float_row_kernels::softmax>, true},
-    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_softmax,
+    {"", "LogSoftmax", 1, 1, layout_support::plain, &infer_for<float_types, &infer_softmax>,
      &run_on_rows<log_softmax_rows, &kernels::float_row_kernels::log_softmax>, true},
-    {"", "Hardmax", 1, 1, layout_support::plain, &infer_softmax,
+    {"", "Hardmax", 1, 1, layout_support::plain, &infer_for<float_types, &infer_softmax>,
      &run_on_rows<each_row<hardmax_row>>, true},
-    {"", "LpNormalization", 1, 1, layout_support::plain, &infer_lp_normalization,
-     &run_lp_normalization},
+    {"", "LpNormalization", 1, 1, layout_support::plain,
+     &infer_for<float_types, &infer_lp_normalization>, &run_lp_normalization},
 };
 
 }  // namespace ops
