@@ -107,7 +107,7 @@ static void saved_weights(void) {
 }
 
 static void rows_and_threads(void) {
-  enum { m = 200, k = 37, n = 21 };
+  enum { m = 200, k = 137, n = 121 };
   static int8_t w[k * n];
   static float a[m * k], serial[m * n], threaded[m * n];
   detent_weights* weights = NULL;

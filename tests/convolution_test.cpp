@@ -487,6 +487,45 @@ TEST_CASE("convolution: rows of windows that are read where they are") {
   check(random, {{17, 520, 1, 2, 3}, {.in_height = 3, .in_width = 4, .pad_left = 1}}, memory);
 }
 
+TEST_CASE("convolution: lines of padding that are zeros") {
+  // Kernels leave out what lies above or below an image, for as many pixels as a tile has.
+  random_source random(77);
+  INFO("seed ", random.seed());
+  guarded_images memory;
+  detent::thread_pool pool(2);
+  for (int round = 0; round < 120; ++round) {
+    geometry g;
+    g.f.in_channels = random.chance(50) ? random.size(1, 9) : 4 * random.size(1, 24);
+    g.f.out_channels = random.size(1, 70);
+    g.f.kernel_height = random.size(1, 5);
+    g.f.kernel_width = random.size(1, 4);
+    g.w = random_window(random);
+    g.w.in_width = random.size(1, 16);
+    g.w.pad_top = random.size(0, 4);
+    g.w.pad_bottom = random.size(0, 7);
+    g.w.dilation_width = 1;
+    integer_case c(random, g);
+    c.options.lhs_zero_point = 0;
+    INFO("round ", round, " channels ", g.f.in_channels, " kernel ", g.f.kernel_height, " x ",
+         g.f.kernel_width, " pads ", g.w.pad_top, " ", g.w.pad_bottom);
+    const std::vector<std::int64_t> sums = c.sums();
+    const auto parallel = random.chance(50) ? pool.parallel() : detent::parallel_for();
+    const bool at_end = random.chance(50);
+    check_output<std::int32_t>(c, sums, memory, at_end, layout_pair(random), parallel);
+    check_output<float>(c, sums, memory, at_end, layout_pair(random), parallel);
+    check_output<std::uint8_t>(c, sums, memory, at_end, layout_pair(random), parallel);
+  }
+  // A kernel as wide as the image, and channels that are no multiple of 4: a kernel row also reads
+  // values of the next line, whose weights equal the zero point. They are no zeros.
+  for (int round = 0; round < 20; ++round) {
+    integer_case c(
+        random, {{5, 3, 1, 3, 3}, {.in_height = 6, .in_width = 3, .pad_top = 1, .pad_bottom = 3}});
+    std::fill(c.zero_points.begin(), c.zero_points.end(), random.integer(1, 127));
+    c.options.lhs_zero_point = 0;
+    check_output<std::int32_t>(c, c.sums(), memory, true, layout_pair(random), {});
+  }
+}
+
 TEST_CASE_TEMPLATE("convolution: depthwise, multipliers of every size", T, std::uint8_t,
                    std::int8_t) {
   random_source random(12);

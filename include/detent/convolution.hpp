@@ -288,10 +288,12 @@ void convolve_to(std::span<const std::uint8_t> input, const packed_filters& filt
   if (!products.adds_pairs && !is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 &&
       row > 0 && row % kernels::group_depth == 0 && !convolution.is_wide()) {
     for_segmented_blocks(f, w, input.data(), padding, row, images, parallel,
-                         [&](const std::uint8_t* const* segments, const output_block<T>& block) {
+                         [&](const std::uint8_t* const* segments, const std::uint8_t* zeros,
+                             const output_block<T>& block) {
                            kernels::gemm_u8s8_args g;
                            g.rows = segments;
                            g.segments = f.kernel_height;
+                           g.zero_segment = zeros;
                            convolution.multiply(g, 0, block, [&](std::size_t i) {
                              std::uint32_t sum = 0;
                              for (std::size_t kh = 0; kh < f.kernel_height; ++kh) {
@@ -526,14 +528,14 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     products.gemm_f32(g);
   };
   if (!detail::is_matrix(f, w) && f.groups == 1 && w.dilation_width == 1 && row > 0) {
-    detail::for_segmented_blocks(
-        f, w, input.data(), 0.0F, row, images, parallel,
-        [&](const float* const* segments, const detail::output_block<float>& block) {
-          kernels::gemm_f32_args g;
-          g.rows = segments;
-          g.segments = f.kernel_height;
-          multiply(g, 0, block);
-        });
+    detail::for_segmented_blocks(f, w, input.data(), 0.0F, row, images, parallel,
+                                 [&](const float* const* segments, const float* /*zeros*/,
+                                     const detail::output_block<float>& block) {
+                                   kernels::gemm_f32_args g;
+                                   g.rows = segments;
+                                   g.segments = f.kernel_height;
+                                   multiply(g, 0, block);
+                                 });
     return;
   }
   detail::for_gathered_blocks(f, w, input.data(), 0.0F, row, images, detail::rows_per_task,

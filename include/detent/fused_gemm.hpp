@@ -15,7 +15,6 @@
 
 #include <detent/base/aligned.hpp>
 #include <detent/cache_sizes.hpp>
-#include <detent/dispatch.hpp>
 #include <detent/epilogue.hpp>
 #include <detent/error.hpp>
 #include <detent/fused_epilogue.hpp>
@@ -26,7 +25,6 @@
 #include <detent/parallel.hpp>
 #include <detent/products/left_rows.hpp>
 #include <detent/products/product_parts.hpp>
-#include <detent/target.hpp>
 #include <detent/types.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -131,14 +129,13 @@ class fused_products {
 
  private:
   /// Prepares all products, each of which takes the kernels of the active target. Returns false if
-  /// set_target() changed it meanwhile: the products must have the same kernels, because they share
-  /// the copy of the left side, the parts and the blocks.
+  /// they do not have the same kernels, because set_target() was called meanwhile: they share the
+  /// copy of the left side, the parts and the blocks.
   [[nodiscard]] bool make_products(const std::array<const Weights*, N>& weights,
                                    const std::array<const epilogue_options*, N>& options) {
-    const target before = active_target();
     for (std::size_t i = 0; i < N; ++i) {
       products_[i].emplace(std::type_identity<A>{}, *weights[i], *options[i]);
-      if (N > 1 && active_target() != before) {
+      if (&products_[i]->target_kernels() != &products_[0]->target_kernels()) {
         return false;
       }
     }

@@ -239,7 +239,12 @@ class integer_product {
   /// Blocks of rows alone, for callers that prepare the rows of a block before they multiply them.
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
-    return detail::row_tasks(rows, kernels_.rows, bool{parallel});
+    return detail::row_tasks(rows, weights_.columns() * weights_.depth(), kernels_.rows,
+                             bool{parallel});
+  }
+  /// The kernels, those of the target that was active when the object was made.
+  [[nodiscard]] const kernels::integer_product_kernels& target_kernels() const noexcept {
+    return kernels_;
   }
   /// Rows of the largest tile of the kernels.
   [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }

@@ -322,7 +322,11 @@ class int4_product {
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {
-    return detail::row_tasks(rows, kernels_.rows, bool{parallel});
+    return detail::row_tasks(rows, weights_.columns() * weights_.depth(), kernels_.rows,
+                             bool{parallel});
+  }
+  [[nodiscard]] const kernels::nibble_product_kernels& target_kernels() const noexcept {
+    return kernels_;
   }
   [[nodiscard]] std::size_t tile_rows() const noexcept { return kernels_.rows.per_tile; }
 

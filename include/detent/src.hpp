@@ -24,6 +24,7 @@
 #include <detent/kernels/definitions/float_functions.hpp>
 #include <detent/kernels/definitions/float_products.hpp>
 #include <detent/kernels/definitions/float_rows.hpp>
+#include <detent/kernels/definitions/half_quadratic.hpp>
 #include <detent/kernels/definitions/integer_products.hpp>
 #include <detent/kernels/definitions/maxima.hpp>
 #include <detent/kernels/definitions/nibble_products.hpp>

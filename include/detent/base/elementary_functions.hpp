@@ -84,6 +84,9 @@ inline constexpr double exp_series[] = {1.0 / 6227020800,
 /// exact.
 inline constexpr double log2_high = 0x1.62e42fefa3800p-1;
 inline constexpr double log2_low = 0x1.ef35793c76730p-45;
+/// The factors of f^22, f^20, ..., 1 in portable_log().
+inline constexpr double log_series[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                        1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
 
 /// The natural logarithm of a positive normal number, to about one unit in the last place.
 ///
@@ -92,8 +95,6 @@ inline constexpr double log2_low = 0x1.ef35793c76730p-45;
 ///
 /// Since f^2 < 0.0295, the terms after f^23 / 23 are together less than 2^-63 of the sum.
 [[nodiscard]] inline double portable_log(double x) noexcept {
-  constexpr double odd_inverses[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
-                                     1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
   int exponent = 0;
   double m = std::frexp(x, &exponent);
   if (m < 0x1.6a09e667f3bcdp-1) {
@@ -102,10 +103,7 @@ inline constexpr double log2_low = 0x1.ef35793c76730p-45;
   }
   const double f = (m - 1.0) / (m + 1.0);
   const double square = rounded_product(f, f);
-  double series = 0.0;
-  for (const double inverse : odd_inverses) {
-    series = std::fma(series, square, inverse);
-  }
+  const double series = polynomial(log_series, square);
   const double twice = f + f;
   const double log_m = std::fma(rounded_product(series, square), twice, twice);
   const auto e = static_cast<double>(exponent);

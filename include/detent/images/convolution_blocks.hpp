@@ -10,6 +10,7 @@
 #define DETENT_IMAGES_CONVOLUTION_BLOCKS_HPP
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -63,7 +64,8 @@ class pixel_reader {
     const bool dense = filter_.groups == 1 && images_.window().dilation_width == 1;
     const T* const end = images_.end();
     for_rows(first, count,
-             [&](std::size_t /*i*/, std::size_t pixels, const T* corner, std::size_t step) {
+             [&](std::size_t /*i*/, std::size_t pixels, std::size_t /*top*/, const T* corner,
+                 std::size_t step) {
                corner += group * channels;
                for (; pixels > 0; --pixels, corner += step) {
                  const T* from = corner;
@@ -82,20 +84,28 @@ class pixel_reader {
   }
 
   /// Sets segments[kh * count + i] to the address where pixel first + i reads kernel row kh, for
-  /// `count` pixels. The taps of a kernel row must be neighbours: groups and dilation_width are 1.
-  void segments(std::size_t first, std::size_t count, const T** segments) const {
+  /// `count` pixels. Kernel rows that lie in the padding above or below an image are read from
+  /// `padding`, unless that is null. The taps of a kernel row must be neighbours: groups and
+  /// dilation_width are 1.
+  void segments(std::size_t first, std::size_t count, const T* padding, const T** segments) const {
     const std::size_t kernel_height = filter_.kernel_height;
     const std::size_t line = line_step();
-    for_rows(first, count,
-             [&](std::size_t i, std::size_t pixels, const T* corner, std::size_t step) {
-               for (std::size_t kh = 0; kh < kernel_height; ++kh) {
-                 const T** to = segments + kh * count + i;
-                 const T* from = corner + kh * line;
-                 for (std::size_t p = 0; p < pixels; ++p) {
-                   to[p] = from + p * step;
-                 }
-               }
-             });
+    for_rows(
+        first, count,
+        [&](std::size_t i, std::size_t pixels, std::size_t top, const T* corner, std::size_t step) {
+          for (std::size_t kh = 0; kh < kernel_height; ++kh) {
+            const T** to = segments + kh * count + i;
+            const std::size_t y = top + kh * images_.window().dilation_height;
+            if (padding != nullptr && images_.is_padding(y)) {
+              std::fill_n(to, pixels, padding);
+              continue;
+            }
+            const T* from = corner + kh * line;
+            for (std::size_t p = 0; p < pixels; ++p) {
+              to[p] = from + p * step;
+            }
+          }
+        });
   }
 
   /// Number of values behind the last row that gather() may overwrite.
@@ -125,8 +135,9 @@ class pixel_reader {
   }
 
   /// Divides `count` pixels from `first` on into parts that lie in one line of the output each, and
-  /// calls visit(i, pixels, corner, step) for each part: it has `pixels` pixels from number
-  /// first + i on, of which pixel p reads from corner + p * step on.
+  /// calls visit(i, pixels, top, corner, step) for each part: it has `pixels` pixels from number
+  /// first + i on, of which pixel p reads from corner + p * step on, in line `top` of its image and
+  /// those below.
   template <class Visit>
   void for_rows(std::size_t first, std::size_t count, const Visit& visit) const {
     const detent::window& w = images_.window();
@@ -136,8 +147,10 @@ class pixel_reader {
     std::size_t n = first / out_width_ / out_height_;
     for (std::size_t i = 0; i < count;) {
       const std::size_t pixels = (std::min)(out_width_ - x, count - i);
-      const std::size_t line = n * w.in_height + y * w.stride_height;
-      visit(i, pixels, images_.data() + line * w.in_width * filter_.in_channels + x * step, step);
+      const std::size_t top = y * w.stride_height;
+      const std::size_t line = n * w.in_height + top;
+      visit(i, pixels, top, images_.data() + line * w.in_width * filter_.in_channels + x * step,
+            step);
       i += pixels;
       x = 0;
       if (++y == out_height_) {
@@ -262,8 +275,9 @@ void for_gathered_blocks(const filter_shape& f, const window& w, const T* input,
   });
 }
 
-/// Runs product(segments, block) for each block of pixels, whose windows are read where they lie;
-/// see pixel_reader::segments().
+/// Runs product(segments, zeros, block) for each block of pixels, whose windows are read where they
+/// lie; see pixel_reader::segments(). If `zeros` is not null, segments at that address are padding
+/// of the integer 0.
 template <class T, class Out, class Product>
 void for_segmented_blocks(const filter_shape& f, const window& w, const T* input, T padding,
                           std::size_t row, const convolution_output<Out>& output,
@@ -271,14 +285,15 @@ void for_segmented_blocks(const filter_shape& f, const window& w, const T* input
   const padded_images<T> images(input, f, w, padding, row - f.kernel_width * f.group_in(),
                                 parallel);
   const pixel_reader<T> reader(images, f, row);
+  const T* const zeros = std::integral<T> && padding == T{} ? images.padding_values(row) : nullptr;
   const std::size_t block =
       rows_of_even_tasks(reader.pixels(), least_pixels_per_task(f),
                          block_of_output(4 * rows_per_task, output), parallel);
   for_row_blocks(reader.pixels(), block, parallel, [&](std::size_t first, std::size_t count) {
     const T** segments = block_memory<const T*>(f.kernel_height * count);
-    reader.segments(first, count, segments);
+    reader.segments(first, count, zeros, segments);
     const output_block<Out> out(output, first, count);
-    product(segments, out);
+    product(segments, zeros, out);
     out.store();
   });
 }

@@ -18,7 +18,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 ///
 /// A has unsigned bytes, in rows that are lda apart (`a`) or, if `rows` is not null, in segments
 /// that may be anywhere: rows[s * m + i] is where segment s of row i begins; it has k / segments
-/// values, a multiple of group_depth. Tables with adds_pairs do not take segments.
+/// values, a multiple of group_depth. Tables with adds_pairs do not take segments. If zero_segment
+/// is not null, segments at that address are zeros, and kernels may leave their products out.
 ///
 /// If lhs_signed is true, A has signed bytes. Tables with multiplies_signed multiply them as they
 /// are; other tables add 128 to each (which the caller's epilogue takes into account) and do not
@@ -29,6 +30,7 @@ struct gemm_u8s8_args {
   std::size_t lda = 0;
   const std::uint8_t* const* rows = nullptr;
   std::size_t segments = 1;
+  const std::uint8_t* zero_segment = nullptr;
   packed_panels b;
   void* c = nullptr;  // elements have the epilogue's output type
   std::size_t ldc = 0;

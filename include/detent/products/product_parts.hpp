@@ -90,29 +90,34 @@ struct product_part {
 inline constexpr std::size_t wanted_tasks = 16;
 /// Fewest rows of a task that is made only to have more tasks.
 inline constexpr std::size_t fewest_rows = 64;
-/// Fewest multiplications of a task that is made by dividing columns.
+/// Fewest multiplications of a task that is made only to have more tasks: some two microseconds of
+/// AVX-512 VNNI, where waking another thread takes half a microsecond.
 inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
 
-/// The number of blocks that m rows are divided into: at least so many that no block has more than
-/// counts.per_call rows; with threads, rounded up to a power of two or, beyond wanted_tasks, to a
-/// multiple of it; and, if `divides`, as many more as wanted_tasks and fewest_rows allow.
-[[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, kernels::row_counts counts,
-                                                  bool is_parallel, bool divides) noexcept {
+/// The number of blocks that m rows are divided into, where each row takes `products`
+/// multiplications: at least so many that no block has more than counts.per_call rows; with
+/// threads, rounded up to a power of two or, beyond wanted_tasks, to a multiple of it; and, if
+/// `divides`, as many more as wanted_tasks, fewest_rows and worth_a_task allow.
+[[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, std::size_t products,
+                                                  kernels::row_counts counts, bool is_parallel,
+                                                  bool divides) noexcept {
   const std::size_t least = (m + counts.per_call - 1) / counts.per_call;
   if (!is_parallel) {
     return least;
   }
   const std::size_t shared =
       least > wanted_tasks ? round_up(least, wanted_tasks) : std::bit_ceil(least);
-  return divides ? (std::max)(shared, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks)))
-                 : shared;
+  const std::size_t worth = worth_a_task / (std::max)(products, std::size_t{1});
+  const std::size_t further = (std::min)(m / (std::max)(fewest_rows, worth), wanted_tasks);
+  return divides ? (std::max)(shared, std::bit_floor(further)) : shared;
 }
 
 /// The tasks of a product whose rows are prepared (quantized) by the task that multiplies them:
-/// blocks of rows, with all columns. There are no fewer blocks of rows than in product_parts.
-[[nodiscard]] inline even_blocks row_tasks(std::size_t m, kernels::row_counts counts,
-                                           bool is_parallel) noexcept {
-  return {m, counts.per_tile, count_row_blocks(m, counts, is_parallel, true)};
+/// blocks of rows, with all columns. There are no fewer blocks of rows than in product_parts. Each
+/// row takes `products` multiplications.
+[[nodiscard]] inline even_blocks row_tasks(std::size_t m, std::size_t products,
+                                           kernels::row_counts counts, bool is_parallel) noexcept {
+  return {m, counts.per_tile, count_row_blocks(m, products, counts, is_parallel, true)};
 }
 
 /// The tasks of an m x n product with depth k. Rows are divided first, because tasks that share
@@ -131,7 +136,7 @@ class product_parts {
       return cache == 0 || size <= cache / 2;
     };
     const bool rows_first = fit_half_of(caches.second_level);
-    std::size_t row_blocks = count_row_blocks(m, counts, is_parallel, rows_first);
+    std::size_t row_blocks = count_row_blocks(m, n * depth, counts, is_parallel, rows_first);
     std::size_t column_blocks = 1;
     if (!fit_half_of(caches.third_level)) {
       by_columns_ = true;

@@ -5,7 +5,6 @@
 #define DETENT_SOLVERS_HQQ_HPP
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +16,8 @@
 #include <detent/base/elementary_functions.hpp>
 #include <detent/dispatch.hpp>
 #include <detent/error.hpp>
-#include <detent/kernels/definitions/exponentials.hpp>
+#include <detent/kernels/definitions/half_quadratic.hpp>
+#include <detent/kernels/half_quadratic.hpp>
 #include <detent/parallel.hpp>
 #include <detent/reference.hpp>
 #include <detent/solvers/quantized_weights.hpp>
@@ -40,135 +40,89 @@ struct hqq_options {
 
 namespace detail {
 
-/// One group while its zero point is searched. Residuals are in `unit`.
+/// One group while its zero point is searched. Errors are in steps of its grid, which makes them
+/// smaller by the factor `scale`, and their powers by scale^p.
 class hqq_group {
  public:
-  hqq_group(const float* weights, std::size_t n, double scale, grid levels,
-            const hqq_options& options)
-      : weights_(weights),
-        n_(n),
-        scale_(scale),
-        levels_(levels),
-        options_(options),
-        unit_(options.relative ? scale : 1.0),
-        places_(n),
-        codes_(n),
-        residuals_(n),
-        logs_(n),
-        powers_(n) {
-    for (std::size_t i = 0; i < n; ++i) {
-      places_[i] = static_cast<double>(weights[i]) / scale;
+  /// `places`: memory for a number for each weight.
+  hqq_group(std::span<const float> weights, double scale, grid levels, const hqq_options& options,
+            std::vector<double>& places)
+      : options_(options),
+        power_of_scale_(portable_power(scale, options.norm)),
+        // |w - v|^(p - 1) / beta in steps of the grid, where errors are not measured in steps.
+        shrinkage_(options.relative ? 1.0 : portable_power(scale, options.norm - 2.0)) {
+    places.resize(weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      places[i] = static_cast<double>(weights[i]) / scale;
     }
+    args_.places = places.data();
+    args_.n = places.size();
+    args_.qmin = levels.qmin;
+    args_.qmax = levels.qmax;
+    args_.exponent = options.norm - 1.0;
   }
 
-  [[nodiscard]] std::int32_t code(std::size_t i, double zero_point) const noexcept {
-    const double place = places_[i] + zero_point;
-    const double clamped = place < levels_.qmin   ? levels_.qmin
-                           : place > levels_.qmax ? levels_.qmax
-                                                  : place;
-    return static_cast<std::int32_t>(reference::round_half_even(clamped));
+  /// Writes the nearest codes: round_half_even(clamp(w / scale + zero_point)).
+  void round(double zero_point, std::int8_t* codes) noexcept {
+    args_.zero_point = zero_point;
+    active<kernels::half_quadratic_kernels>().round(args_, codes);
   }
-  /// The sum of |w - v|^p. Keeps the codes and the errors w - v of this zero point.
+  /// The sum of |w - v|^p with these codes.
   [[nodiscard]] double objective(double zero_point) noexcept {
-    for (std::size_t i = 0; i < n_; ++i) {
-      codes_[i] = static_cast<double>(code(i, zero_point));
-    }
-    return objective_of_codes(zero_point);
-  }
-  /// The same for given codes. Those of nearest rounding may differ from code() at ties, because
-  /// w / scale is a float there.
-  [[nodiscard]] double objective_of(const std::int8_t* codes, double zero_point) noexcept {
-    std::copy_n(codes, n_, codes_.begin());
-    return objective_of_codes(zero_point);
+    return objective_of(sums(zero_point, options_.penalty));
   }
 
-  /// The real zero point of least objective among those met on the way from `start`.
-  [[nodiscard]] double search(double start, std::size_t& iterations) {
-    double best = start;
-    double best_objective = objective(start);
+  /// A zero point and its objective.
+  struct judged {
+    double zero_point;
+    double objective;
+  };
+  /// What was judged on the way.
+  struct path {
+    judged first;            ///< the given codes
+    judged best;             ///< the real zero point of least objective, the first one included
+    std::size_t iterations;  ///< number of iterations
+  };
+
+  /// Looks for a real zero point, from given codes with an integer zero point on. Codes of nearest
+  /// rounding may differ from those of round() at ties, because w / scale is a float there.
+  [[nodiscard]] path search(const std::int8_t* codes, double start) noexcept {
     double penalty = options_.penalty;
+    args_.codes = codes;
+    kernels::half_quadratic_sums now = sums(start, penalty);
+    args_.codes = nullptr;
+    const judged first{start, objective_of(now)};
+    path found{first, first, 0};
     double previous = std::numeric_limits<double>::infinity();
-    for (iterations = 0; iterations < options_.iterations; ++iterations) {
-      // Codes, residuals and their logarithms are those of the zero point judged last.
-      if (unit_ != 1.0) {
-        take_logs(unit_);
-      }
-      take_powers(options_.norm - 1.0);
-      double sum = 0.0;
-      double magnitudes = 0.0;
-      for (std::size_t i = 0; i < n_; ++i) {
-        const double r = residuals_[i] / unit_;
-        const double e = rounded_product(shrunk(r, powers_[i], penalty), unit_);
-        magnitudes += std::fabs(r);
-        sum += codes_[i] - (static_cast<double>(weights_[i]) - e) / scale_;
-      }
-      if (!(magnitudes < previous)) {
-        break;
-      }
-      previous = magnitudes;
+    for (; found.iterations < options_.iterations && now.magnitudes < previous;
+         ++found.iterations) {
+      previous = now.magnitudes;
       // Real zero points are stored as floats, so the rounded one is judged.
-      const auto zero_point =
-          static_cast<double>(static_cast<float>(sum / static_cast<double>(n_)));
+      const auto zero_point = static_cast<double>(
+          static_cast<float>((now.distances + now.shrunk) / static_cast<double>(args_.n)));
       penalty = rounded_product(penalty, options_.growth);
-      const double now = objective(zero_point);
-      if (now < best_objective) {
-        best_objective = now;
-        best = zero_point;
+      now = sums(zero_point, penalty);
+      if (objective_of(now) < found.best.objective) {
+        found.best = {zero_point, objective_of(now)};
       }
     }
-    return best;
+    return found;
   }
 
  private:
-  [[nodiscard]] double objective_of_codes(double zero_point) noexcept {
-    for (std::size_t i = 0; i < n_; ++i) {
-      residuals_[i] =
-          static_cast<double>(weights_[i]) - rounded_product(scale_, codes_[i] - zero_point);
-    }
-    take_logs(1.0);
-    take_powers(options_.norm);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < n_; ++i) {
-      sum += residuals_[i] == 0.0 ? 0.0 : powers_[i];
-    }
-    return sum;
+  [[nodiscard]] kernels::half_quadratic_sums sums(double zero_point, double penalty) noexcept {
+    args_.zero_point = zero_point;
+    args_.shrinkage = shrinkage_ / penalty;
+    return active<kernels::half_quadratic_kernels>().sums(args_);
   }
-  /// log |residual / unit|, where it is not 0.
-  void take_logs(double unit) noexcept {
-    for (std::size_t i = 0; i < n_; ++i) {
-      const double magnitude = std::fabs(residuals_[i] / unit);
-      logs_[i] = magnitude == 0.0 ? 1.0 : magnitude;  // the power of 0 is not used
-    }
-    active<kernels::exponential_kernels>().log(logs_.data(), n_);
-  }
-  /// What portable_power() makes of these magnitudes, for a y that is not 0, or of 1.
-  void take_powers(double y) noexcept {
-    for (std::size_t i = 0; i < n_; ++i) {
-      powers_[i] = rounded_product(y, logs_[i]);
-    }
-    active<kernels::exponential_kernels>().exp(powers_.data(), n_);
-  }
-  /// sign(r) max(|r| - |r|^(p - 1) / penalty, 0)
-  [[nodiscard]] static double shrunk(double r, double power, double penalty) noexcept {
-    const double magnitude = std::fabs(r);
-    if (magnitude == 0.0) {
-      return 0.0;
-    }
-    const double left = magnitude - power / penalty;
-    return left > 0.0 ? std::copysign(left, r) : 0.0;
+  [[nodiscard]] double objective_of(const kernels::half_quadratic_sums& s) const noexcept {
+    return rounded_product(power_of_scale_, s.objective);
   }
 
-  const float* weights_;
-  std::size_t n_;
-  double scale_;
-  grid levels_;
   const hqq_options& options_;
-  double unit_;
-  std::vector<double> places_;  // w / scale
-  std::vector<double> codes_;
-  std::vector<double> residuals_;
-  std::vector<double> logs_;
-  std::vector<double> powers_;
+  double power_of_scale_;
+  double shrinkage_;
+  kernels::half_quadratic_args args_;
 };
 
 }  // namespace detail
@@ -224,47 +178,40 @@ class hqq_group {
   std::vector<double> after(count);
   std::vector<std::size_t> iterations(count);
   problem.for_row_blocks(parallel, [&](std::size_t first_row, std::size_t row_count) {
+    std::vector<double> places;
     for (std::size_t at = first_row * problem.groups; at < (first_row + row_count) * problem.groups;
          ++at) {
       const std::size_t r = at / problem.groups;
       const std::size_t first = problem.first(at % problem.groups);
       const std::size_t n = problem.last(at % problem.groups) - first;
-      detail::hqq_group group(problem.row(r) + first, n, static_cast<double>(q.params.scales[at]),
-                              levels, options);
-      const double start = q.params.zero_points[at];
+      detail::hqq_group group({problem.row(r) + first, n}, static_cast<double>(q.params.scales[at]),
+                              levels, options, places);
       std::int8_t* const codes = q.codes.data() + r * problem.columns + first;
-      before[at] = group.objective_of(codes, start);
-      const double found = group.search(start, iterations[at]);
-      const auto integer = [&](double z) {
-        return z < levels.qmin   ? static_cast<double>(levels.qmin)
-               : z > levels.qmax ? static_cast<double>(levels.qmax)
-                                 : z;
-      };
-      double zero_point = start;
-      after[at] = before[at];
-      const std::array<double, 2> tried =
-          options.real_zero_points
-              ? std::array{found, start}
-              : std::array{integer(std::floor(found)), integer(std::ceil(found))};
-      for (const double z : std::span(tried).first(options.real_zero_points ? 1 : 2)) {
-        if (z == start) {
-          continue;  // nearest rounding, which is judged already
-        }
-        const double objective = group.objective(z);
-        zero_point = objective < after[at] ? z : zero_point;
-        after[at] = (std::min)(objective, after[at]);
-      }
+      const detail::hqq_group::path found = group.search(codes, q.params.zero_points[at]);
+      detail::hqq_group::judged best = found.first;
       if (options.real_zero_points) {
-        q.real_zero_points[at] = static_cast<float>(zero_point);
+        best = found.best;
+      } else {
+        for (const double real :
+             {std::floor(found.best.zero_point), std::ceil(found.best.zero_point)}) {
+          const double z = std::clamp<double>(real, levels.qmin, levels.qmax);
+          const double objective =
+              z == found.first.zero_point ? found.first.objective : group.objective(z);
+          best = objective < best.objective ? detail::hqq_group::judged{z, objective} : best;
+        }
       }
-      if (zero_point == start) {
+      before[at] = found.first.objective;
+      after[at] = best.objective;
+      iterations[at] = found.iterations;
+      if (options.real_zero_points) {
+        q.real_zero_points[at] = static_cast<float>(best.zero_point);
+      }
+      if (!(best.objective < found.first.objective)) {
         continue;  // the codes of nearest rounding stay
       }
-      q.params.zero_points[at] =
-          static_cast<std::int32_t>(integer(reference::round_half_even(zero_point)));
-      for (std::size_t i = 0; i < n; ++i) {
-        codes[i] = static_cast<std::int8_t>(group.code(i, zero_point));
-      }
+      q.params.zero_points[at] = static_cast<std::int32_t>(reference::round_half_even(
+          std::clamp<double>(best.zero_point, levels.qmin, levels.qmax)));
+      group.round(best.zero_point, codes);
     }
   });
   q.evidence.nearest_objective = detail::ordered_sum(before);

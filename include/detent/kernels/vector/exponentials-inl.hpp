@@ -27,63 +27,95 @@ using long_tag = hn::RebindToSigned<double_tag>;
 /// The low bits of n + detail::rounding_bias, for an integer n, hold n: these are the bits for 0.
 inline constexpr std::int64_t double_bias_bits = 0x4338000000000000;
 
-/// detail::polynomial().
+/// detail::polynomial() of several vectors. A multiplication takes several cycles, and a polynomial
+/// is a chain of them: side by side, the chains do not wait for each other.
+template <std::size_t kCount, std::size_t N>
+HWY_INLINE void polynomials(const double (&coefficients)[N], const double_vector (&x)[kCount],
+                            double_vector (&sums)[kCount]) noexcept {
+  const double_tag dd;
+  DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) { sums[v] = hn::Set(dd, coefficients[0]); }
+  DETENT_UNROLL for (std::size_t k = 1; k < N; ++k) {
+    DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+      sums[v] = hn::MulAdd(sums[v], x[v], hn::Set(dd, coefficients[k]));
+    }
+  }
+}
 template <std::size_t N>
 HWY_INLINE double_vector polynomial(const double (&coefficients)[N], double_vector x) noexcept {
-  const double_tag dd;
-  auto sum = hn::Set(dd, coefficients[0]);
-  for (std::size_t k = 1; k < N; ++k) {
-    sum = hn::MulAdd(sum, x, hn::Set(dd, coefficients[k]));
-  }
-  return sum;
+  const double_vector all[1] = {x};
+  double_vector sums[1];
+  polynomials(coefficients, all, sums);
+  return sums[0];
 }
 
-HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+/// Replaces vectors by their exponentials.
+template <std::size_t kCount>
+HWY_INLINE void exp_of(double_vector (&x)[kCount]) noexcept {
   const double_tag dd;
   const long_tag di;
   const auto largest = hn::Set(dd, detail::largest_exponent);
   const auto least = hn::Set(dd, detail::least_exponent);
-  const auto is_inside = hn::And(hn::Ge(x, least), hn::Le(x, largest));
-  const auto inside = hn::IfThenElseZero(is_inside, x);
   const auto bias = hn::Set(dd, detail::rounding_bias);
-  const auto biased = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
-  const auto n = hn::Sub(biased, bias);
-  const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
-  const auto r = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
-  const auto sum = polynomial(detail::exp_series, r);
-  const auto exponent =
-      hn::Sub(hn::BitCast(di, biased), hn::Set(di, double_bias_bits - std::int64_t{1023}));
-  const auto result = hn::Mul(sum, hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+  double_vector biased[kCount];
+  double_vector rest[kCount];
+  double_vector sums[kCount];
+  DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+    const auto is_inside = hn::And(hn::Ge(x[v], least), hn::Le(x[v], largest));
+    const auto inside = hn::IfThenElseZero(is_inside, x[v]);
+    biased[v] = hn::MulAdd(inside, hn::Set(dd, detail::inverse_ln2), bias);
+    const auto n = hn::Sub(biased[v], bias);
+    const auto high = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_high), inside);
+    rest[v] = hn::NegMulAdd(n, hn::Set(dd, detail::ln2_low), high);
+  }
+  polynomials(detail::exp_series, rest, sums);
   const auto infinity = hn::Set(dd, std::numeric_limits<double>::infinity());
-  // What is neither inside, too large nor too small is NaN.
-  const auto outside =
-      hn::IfThenElse(hn::Gt(x, largest), infinity, hn::IfThenZeroElse(hn::Lt(x, least), x));
-  return hn::IfThenElse(is_inside, result, outside);
+  DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+    const auto is_inside = hn::And(hn::Ge(x[v], least), hn::Le(x[v], largest));
+    const auto exponent =
+        hn::Sub(hn::BitCast(di, biased[v]), hn::Set(di, double_bias_bits - std::int64_t{1023}));
+    const auto result = hn::Mul(sums[v], hn::BitCast(dd, hn::ShiftLeft<52>(exponent)));
+    // What is neither inside, too large nor too small is NaN.
+    const auto outside = hn::IfThenElse(hn::Gt(x[v], largest), infinity,
+                                        hn::IfThenZeroElse(hn::Lt(x[v], least), x[v]));
+    x[v] = hn::IfThenElse(is_inside, result, outside);
+  }
+}
+[[nodiscard]] HWY_INLINE double_vector exp_of(double_vector x) noexcept {
+  double_vector all[1] = {x};
+  exp_of(all);
+  return all[0];
 }
 
-HWY_INLINE double_vector log_of(double_vector x) noexcept {
+/// Replaces vectors by their logarithms.
+template <std::size_t kCount>
+HWY_INLINE void log_of(double_vector (&x)[kCount]) noexcept {
   const double_tag dd;
   const long_tag di;
-  const auto bits = hn::BitCast(di, x);
-  const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
-  const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
-  // The exponent as a double, by its bits. Signs are 0.
-  const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
-  const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
   const auto one = hn::Set(dd, 1.0);
-  const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
-  const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
-  const auto e = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
-  const auto f = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
-  const auto square = product(f, f);
-  auto series = hn::Zero(dd);
-  for (int k = 23; k >= 3; k -= 2) {
-    series = hn::MulAdd(series, square, hn::Set(dd, 1.0 / k));
+  double_vector exponents[kCount];
+  double_vector fractions[kCount];
+  double_vector squares[kCount];
+  double_vector series[kCount];
+  DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+    const auto bits = hn::BitCast(di, x[v]);
+    const auto fraction = hn::And(bits, hn::Set(di, (std::int64_t{1} << 52) - 1));
+    const auto m = hn::BitCast(dd, hn::Or(fraction, hn::Set(di, std::int64_t{1022} << 52)));
+    // The exponent as a double, by its bits. Signs are 0.
+    const auto biased = hn::Add(hn::ShiftRight<52>(bits), hn::Set(di, double_bias_bits - 1022));
+    const auto exponent = hn::Sub(hn::BitCast(dd, biased), hn::Set(dd, detail::rounding_bias));
+    const auto is_low = hn::Lt(m, hn::Set(dd, 0x1.6a09e667f3bcdp-1));
+    const auto near_one = hn::IfThenElse(is_low, hn::Add(m, m), m);
+    exponents[v] = hn::IfThenElse(is_low, hn::Sub(exponent, one), exponent);
+    fractions[v] = hn::Div(hn::Sub(near_one, one), hn::Add(near_one, one));
+    squares[v] = product(fractions[v], fractions[v]);
   }
-  const auto twice = hn::Add(f, f);
-  const auto log_m = hn::MulAdd(product(series, square), twice, twice);
-  const auto low = hn::MulAdd(e, hn::Set(dd, detail::log2_low), log_m);
-  return hn::MulAdd(e, hn::Set(dd, detail::log2_high), low);
+  polynomials(detail::log_series, squares, series);
+  DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+    const auto twice = hn::Add(fractions[v], fractions[v]);
+    const auto log_m = hn::MulAdd(product(series[v], squares[v]), twice, twice);
+    const auto low = hn::MulAdd(exponents[v], hn::Set(dd, detail::log2_low), log_m);
+    x[v] = hn::MulAdd(exponents[v], hn::Set(dd, detail::log2_high), low);
+  }
 }
 
 HWY_INLINE double_vector erf_of(double_vector x) noexcept {
@@ -120,30 +152,48 @@ HWY_INLINE double_vector logistic_of(double_vector x) noexcept {
   return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
 }
 
-/// Replaces values by what `function` makes of them, two vectors at a time: each waits for its own
-/// divisions.
-template <class Function>
-HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+/// How many vectors exp() and log() take side by side.
+inline constexpr std::size_t vectors_together = 4;
+
+/// Replaces values by what `function` makes of kCount vectors of them at a time.
+template <std::size_t kCount, class Function>
+HWY_INLINE void replace_several(double* x, std::size_t n, const Function& function) noexcept {
   const double_tag dd;
   const std::size_t lane_count = hn::Lanes(dd);
   std::size_t i = 0;
-  for (; i + 2 * lane_count <= n; i += 2 * lane_count) {
-    const auto first = function(hn::LoadU(dd, x + i));
-    const auto second = function(hn::LoadU(dd, x + i + lane_count));
-    hn::StoreU(first, dd, x + i);
-    hn::StoreU(second, dd, x + i + lane_count);
+  for (; i + kCount * lane_count <= n; i += kCount * lane_count) {
+    double_vector all[kCount];
+    DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+      all[v] = hn::LoadU(dd, x + i + v * lane_count);
+    }
+    function(all);
+    DETENT_UNROLL for (std::size_t v = 0; v < kCount; ++v) {
+      hn::StoreU(all[v], dd, x + i + v * lane_count);
+    }
   }
   for (; i < n; i += lane_count) {
     const std::size_t count = n - i < lane_count ? n - i : lane_count;
-    hn::StoreN(function(hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)), dd, x + i, count);
+    double_vector one[1] = {hn::LoadNOr(hn::Set(dd, 1.0), dd, x + i, count)};
+    function(one);
+    hn::StoreN(one[0], dd, x + i, count);
   }
 }
 
+/// Replaces values by what `function` makes of a vector of them.
+template <class Function>
+HWY_INLINE void replace(double* x, std::size_t n, const Function& function) noexcept {
+  replace_several<2>(x, n, [&](auto& all) HWY_ATTR {
+    for (double_vector& v : all) {
+      v = function(v);
+    }
+  });
+}
+
 inline void exp(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return exp_of(v); });
+  replace_several<vectors_together>(x, n, [](auto& all) HWY_ATTR { exp_of(all); });
 }
 inline void log(double* x, std::size_t n) noexcept {
-  replace(x, n, [](double_vector v) HWY_ATTR { return log_of(v); });
+  replace_several<vectors_together>(x, n, [](auto& all) HWY_ATTR { log_of(all); });
 }
 inline void erf(double* x, std::size_t n) noexcept {
   replace(x, n, [](double_vector v) HWY_ATTR { return erf_of(v); });

@@ -148,7 +148,10 @@ template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
 HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t* sums) noexcept {
   std::size_t done = 0;
   for (; done + kRows <= rows; done += kRows) {
-    add_tile<kRows, kPanels, kStride>(t, sums + done * kStride);
+    tile_operands tile = t;
+    if (t.zero_segment == nullptr || leave_out_zeros<kRows>(tile)) {
+      add_tile<kRows, kPanels, kStride>(tile, sums + done * kStride);
+    }
     t.rows += kRows;
     if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
       t.next += t.next_bytes();

@@ -43,12 +43,39 @@ struct tile_operands {
   // If it is not null, `next` points to rows of signed bytes instead. A tile in assembly then adds
   // 128 to these and writes them here, turned_step bytes for each step.
   std::uint8_t* turned = nullptr;
+  // If it is not null, segments at this address are zeros.
+  const std::uint8_t* zero_segment = nullptr;
 
   /// How many bytes at `next` one tile prefetches.
   [[nodiscard]] std::size_t next_bytes() const noexcept {
     return segments * (depth / group_depth / groups_per_step) * 64;
   }
 };
+
+/// Leaves out the first and last segments of a tile that are zeros in all its kRows rows. A tile
+/// that stores its sums keeps one. Returns whether there are segments left.
+template <std::size_t kRows>
+HWY_INLINE bool leave_out_zeros(tile_operands& t) noexcept {
+  const auto is_zero = [&t](std::size_t segment) {
+    const std::uint8_t* const* rows = t.rows + segment * t.row_stride;
+    for (std::size_t r = 0; r < kRows; ++r) {
+      if (rows[r] != t.zero_segment) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const std::size_t least = t.is_first ? 1 : 0;
+  while (t.segments > least && is_zero(t.segments - 1)) {
+    --t.segments;
+  }
+  while (t.segments > least && is_zero(0)) {
+    t.rows += t.row_stride;
+    t.b += t.depth * panel_columns;
+    --t.segments;
+  }
+  return t.segments > 0;
+}
 
 /// Copies the one to three values of a row behind its last whole group, and zeros behind them, so
 /// that nothing past the end of a row is read. Segments consist of whole groups; only rows without

@@ -284,7 +284,11 @@ void multiply_tiles(const gemm_u8s8_args& g, tile_operands t, std::size_t tiles,
       t.next = reinterpret_cast<const std::int8_t*>(turn.from);
       t.turned = turn.to;
     }
-    add_vnni512_tile(t, sums);
+    tile_operands tile = t;
+    if (t.zero_segment != nullptr) {
+      leave_out_zeros<kRows>(tile);
+    }
+    add_vnni512_tile(tile, sums);
     if (turns) {
       const std::size_t done = t.depth / (groups_per_step * group_depth) * turned_step;
       turn_signs(turn.from + done, kRows * t.depth - done, turn.to + done);

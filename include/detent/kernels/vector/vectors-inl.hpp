@@ -63,7 +63,7 @@ template <std::size_t N>
 HWY_INLINE float_vector polynomial(const float (&coefficients)[N], float_vector x) noexcept {
   const float_tag df;
   float_vector sum = hn::Set(df, coefficients[0]);
-  for (std::size_t k = 1; k < N; ++k) {
+  DETENT_UNROLL for (std::size_t k = 1; k < N; ++k) {
     sum = hn::MulAdd(sum, x, hn::Set(df, coefficients[k]));
   }
   return sum;
