@@ -323,6 +323,8 @@ class other_process {
       throw std::runtime_error("ONNX Runtime's process has ended");
     }
     kill(process_, SIGSTOP);
+    // A thread of detent that wakes while the processors are busy may share one with another.
+    waitpid(process_, nullptr, WUNTRACED);
     return time;
   }
 

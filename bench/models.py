@@ -241,6 +241,7 @@ def main():
     print(f"{'model':32} {'form':5} threads {'detent us':>10} {'other us':>10} {'ratio':>6} {'quartiles':>11} {'best':>5} difference")
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         models = options.models or [make(folder / f"{name}.onnx") for name, make in NETWORKS.items()]
         ratios = collections.defaultdict(list)
         wrong = []

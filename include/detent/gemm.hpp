@@ -231,10 +231,11 @@ class integer_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}, caches_};
   }
-  /// Whether parts() is a single part with all rows and columns, without threads. It says so
-  /// without any division, for products that take less than a microsecond.
-  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
-    return rows != 0 && rows <= kernels_.rows.per_call && is_near_ && weights_.columns() != 0;
+  /// Whether parts() is a single part with all rows and columns. It says so without any division,
+  /// for products that take less than a microsecond.
+  [[nodiscard]] bool is_one_part(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && is_near_ && weights_.columns() != 0 &&
+           stays_on_one_thread(rows, weights_.columns() * weights_.depth(), parallel);
   }
   /// Blocks of rows alone, for callers that prepare the rows of a block before they multiply them.
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
@@ -366,7 +367,7 @@ template <class A, class Product, class T>
 void run_product(const Product& product, const matrix_view<const A>& lhs, std::size_t columns,
                  const epilogue_options& options, const product_output<T>& to,
                  const parallel_for& parallel) {
-  if (!parallel && product.is_one_part(lhs.rows)) {
+  if (product.is_one_part(lhs.rows, parallel)) {
     multiply_part(product, lhs, {0, lhs.rows, 0, columns}, options, to);
   } else {
     const product_parts parts = product.parts(lhs.rows, parallel);

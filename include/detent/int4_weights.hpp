@@ -317,8 +317,9 @@ class int4_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
   }
-  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
-    return rows != 0 && rows <= kernels_.rows.per_call && weights_.columns() != 0;
+  [[nodiscard]] bool is_one_part(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && weights_.columns() != 0 &&
+           stays_on_one_thread(rows, weights_.columns() * weights_.depth(), parallel);
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {

@@ -14199,8 +14199,12 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
-  constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+  // A single panel has room for the sums of twice as many rows, for which its weights are loaded
+  // once.
+  constexpr bool kIsNarrow = DETENT_PASS_ASSEMBLY != 0 && kPanels == 1;
+  constexpr std::size_t kRows = kIsNarrow ? 2 * rows_of_tile : rows_of_tile;
+  constexpr std::size_t kRest = kIsNarrow                        ? rows_of_tile
+                                : DETENT_PASS_ASSEMBLY != 0      ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
                                                                  : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
@@ -14528,8 +14532,12 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
-  constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+  // A single panel has room for the sums of twice as many rows, for which its weights are loaded
+  // once.
+  constexpr bool kIsNarrow = DETENT_PASS_ASSEMBLY != 0 && kPanels == 1;
+  constexpr std::size_t kRows = kIsNarrow ? 2 * rows_of_tile : rows_of_tile;
+  constexpr std::size_t kRest = kIsNarrow                        ? rows_of_tile
+                                : DETENT_PASS_ASSEMBLY != 0      ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
                                                                  : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
@@ -14863,8 +14871,12 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
-  constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+  // A single panel has room for the sums of twice as many rows, for which its weights are loaded
+  // once.
+  constexpr bool kIsNarrow = DETENT_PASS_ASSEMBLY != 0 && kPanels == 1;
+  constexpr std::size_t kRows = kIsNarrow ? 2 * rows_of_tile : rows_of_tile;
+  constexpr std::size_t kRest = kIsNarrow                        ? rows_of_tile
+                                : DETENT_PASS_ASSEMBLY != 0      ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
                                                                  : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
@@ -15198,8 +15210,12 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
-  constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+  // A single panel has room for the sums of twice as many rows, for which its weights are loaded
+  // once.
+  constexpr bool kIsNarrow = DETENT_PASS_ASSEMBLY != 0 && kPanels == 1;
+  constexpr std::size_t kRows = kIsNarrow ? 2 * rows_of_tile : rows_of_tile;
+  constexpr std::size_t kRest = kIsNarrow                        ? rows_of_tile
+                                : DETENT_PASS_ASSEMBLY != 0      ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
                                                                  : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
@@ -19673,9 +19689,9 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
-/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
-/// not below `least` where that is below `most`, so that the number of tasks is a multiple of four:
-/// two or four threads then have equal shares of all `rows`.
+/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, so
+/// that the number of tasks is a multiple of four: two or four threads then have equal shares of
+/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -19683,8 +19699,11 @@ inline constexpr std::size_t rows_per_task = 48;
     return most;
   }
   constexpr std::size_t threads = 4;
-  const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  return (std::min)(most, (std::max)(least, (rows + tasks - 1) / tasks));
+  std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
+  while (tasks > 1 && rows / tasks < least) {
+    tasks /= 2;
+  }
+  return (std::min)(most, (rows + tasks - 1) / tasks);
 }
 
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
@@ -19739,6 +19758,13 @@ inline constexpr std::size_t fewest_rows = 64;
 /// Fewest multiplications of a task that is made only to have more tasks: some two microseconds of
 /// AVX-512 VNNI, where waking another thread takes half a microsecond.
 inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
+
+/// Whether a product of m rows, each of which takes `products` multiplications, has no two tasks
+/// that are worth the threads of `parallel`.
+[[nodiscard]] inline bool stays_on_one_thread(std::size_t m, std::size_t products,
+                                              const parallel_for& parallel) noexcept {
+  return !parallel || m * products < 2 * worth_a_task;
+}
 
 /// The number of blocks that m rows are divided into, where each row takes `products`
 /// multiplications: at least so many that no block has more than counts.per_call rows; with
@@ -20821,10 +20847,11 @@ class integer_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}, caches_};
   }
-  /// Whether parts() is a single part with all rows and columns, without threads. It says so
-  /// without any division, for products that take less than a microsecond.
-  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
-    return rows != 0 && rows <= kernels_.rows.per_call && is_near_ && weights_.columns() != 0;
+  /// Whether parts() is a single part with all rows and columns. It says so without any division,
+  /// for products that take less than a microsecond.
+  [[nodiscard]] bool is_one_part(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && is_near_ && weights_.columns() != 0 &&
+           stays_on_one_thread(rows, weights_.columns() * weights_.depth(), parallel);
   }
   /// Blocks of rows alone, for callers that prepare the rows of a block before they multiply them.
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
@@ -20956,7 +20983,7 @@ template <class A, class Product, class T>
 void run_product(const Product& product, const matrix_view<const A>& lhs, std::size_t columns,
                  const epilogue_options& options, const product_output<T>& to,
                  const parallel_for& parallel) {
-  if (!parallel && product.is_one_part(lhs.rows)) {
+  if (product.is_one_part(lhs.rows, parallel)) {
     multiply_part(product, lhs, {0, lhs.rows, 0, columns}, options, to);
   } else {
     const product_parts parts = product.parts(lhs.rows, parallel);
@@ -22381,10 +22408,10 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// The fewest pixels that are worth a task of their own: another thread takes about a microsecond
-/// to begin, in which this one computes some 2^17 products.
+/// The fewest pixels that are worth a task of their own: to give another thread a task takes about
+/// a microsecond, in which this one computes up to 2^19 products.
 [[nodiscard]] inline std::size_t least_pixels_per_task(const filter_shape& f) noexcept {
-  constexpr std::size_t products = std::size_t{1} << 17;
+  constexpr std::size_t products = std::size_t{1} << 19;
   return (std::max)(products / (std::max)(f.size(), std::size_t{1}), std::size_t{16});
 }
 
@@ -31120,8 +31147,9 @@ class int4_product {
   [[nodiscard]] product_parts parts(std::size_t rows, const parallel_for& parallel) const noexcept {
     return {rows, weights_.columns(), weights_.depth(), kernels_.rows, bool{parallel}};
   }
-  [[nodiscard]] bool is_one_part(std::size_t rows) const noexcept {
-    return rows != 0 && rows <= kernels_.rows.per_call && weights_.columns() != 0;
+  [[nodiscard]] bool is_one_part(std::size_t rows, const parallel_for& parallel) const noexcept {
+    return rows != 0 && rows <= kernels_.rows.per_call && weights_.columns() != 0 &&
+           stays_on_one_thread(rows, weights_.columns() * weights_.depth(), parallel);
   }
   [[nodiscard]] even_blocks row_tasks(std::size_t rows,
                                       const parallel_for& parallel) const noexcept {

@@ -438,6 +438,57 @@ TEST_CASE("executor: shapes and ranks that depend on open dimensions are not cer
 // ------------------------------------------------------------------------------------------
 // rewrites
 
+TEST_CASE("executor: threads share the matrices of a stack, or the rows of large ones") {
+  test::random_source r(711);
+  INFO("seed ", r.seed());
+  detent::thread_pool pool(3);
+  std::size_t most = 0;  // tasks
+  const detent::parallel_for counting = [&](std::size_t count, const auto& body) {
+    most = (std::max)(most, count);
+    pool.run(count, body);
+  };
+  struct stack {
+    graph::shape lhs, rhs;
+    std::size_t tasks;  // at least
+  };
+  for (const stack& s : {stack{{6, 40, 64}, {6, 64, 48}, 2}, stack{{2, 3, 70, 64}, {3, 64, 65}, 3},
+                         stack{{1, 30, 20}, {9, 20, 11}, 0}, stack{{5, 2, 3}, {5, 3, 2}, 0},
+                         stack{{2, 200, 300}, {2, 300, 260}, 2}, stack{{4, 0, 3}, {4, 3, 2}, 0}}) {
+    for (const bool is_integer : {false, true}) {
+      model_builder b;
+      if (is_integer) {
+        b.input("x", s.lhs, element_type::u8);
+        b.input("y", s.rhs, element_type::u8);
+        for (const char* scale : {"a", "b", "c"}) {
+          b.constant(scale, floats({}, {scale[0] == 'c' ? 9.0F : 0.1F}));
+        }
+        b.constant("z", make_tensor<std::uint8_t>(element_type::u8, {}, {100}));
+        b.output(b.add("QLinearMatMul", {"x", "a", "z", "y", "b", "z", "c", "z"}),
+                 element_type::u8);
+      } else {
+        b.input("x", s.lhs);
+        b.input("y", s.rhs);
+        b.output(b.add("MatMul", {"x", "y"}));
+      }
+      const auto given = [&](const graph::shape& dims) {
+        return is_integer ? make_tensor(element_type::u8, dims,
+                                        r.integers<std::uint8_t>(graph::element_count(dims)))
+                          : random_floats(r, dims, -1.0F, 1.0F);
+      };
+      const tensors inputs{{"x", given(s.lhs)}, {"y", given(s.rhs)}};
+      graph::executor_options o;
+      o.parallel = counting;
+      most = 0;
+      const tensor shared = graph::executor(b.get(), o).run(inputs)[0];
+      INFO("left side ", graph::shown(s.lhs), " integers ", is_integer);
+      CHECK(most >= s.tasks);
+      const tensor alone = graph::executor(b.get()).run(inputs)[0];
+      REQUIRE(shared.bytes() == alone.bytes());
+      CHECK(std::equal(shared.raw(), shared.raw() + shared.bytes(), alone.raw()));
+    }
+  }
+}
+
 TEST_CASE("optimize: batch normalization goes into Conv, ConvTranspose and Gemm") {
   test::random_source r(3);
   INFO("seed ", r.seed());

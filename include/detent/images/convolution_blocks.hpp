@@ -199,10 +199,10 @@ template <class T>
   return std::clamp(whole, rows_per_task, wanted);
 }
 
-/// The fewest pixels that are worth a task of their own: another thread takes about a microsecond
-/// to begin, in which this one computes some 2^17 products.
+/// The fewest pixels that are worth a task of their own: to give another thread a task takes about
+/// a microsecond, in which this one computes up to 2^19 products.
 [[nodiscard]] inline std::size_t least_pixels_per_task(const filter_shape& f) noexcept {
-  constexpr std::size_t products = std::size_t{1} << 17;
+  constexpr std::size_t products = std::size_t{1} << 19;
   return (std::max)(products / (std::max)(f.size(), std::size_t{1}), std::size_t{16});
 }
 

@@ -27,9 +27,9 @@ namespace detail {
 /// for them pays, and few enough that there are tasks for all threads.
 inline constexpr std::size_t rows_per_task = 48;
 
-/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, but
-/// not below `least` where that is below `most`, so that the number of tasks is a multiple of four:
-/// two or four threads then have equal shares of all `rows`.
+/// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, so
+/// that the number of tasks is a multiple of four: two or four threads then have equal shares of
+/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -37,8 +37,11 @@ inline constexpr std::size_t rows_per_task = 48;
     return most;
   }
   constexpr std::size_t threads = 4;
-  const std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  return (std::min)(most, (std::max)(least, (rows + tasks - 1) / tasks));
+  std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
+  while (tasks > 1 && rows / tasks < least) {
+    tasks /= 2;
+  }
+  return (std::min)(most, (rows + tasks - 1) / tasks);
 }
 
 /// Calls body(first row, number of rows) for blocks of `block` rows; the last one may be smaller.
@@ -93,6 +96,13 @@ inline constexpr std::size_t fewest_rows = 64;
 /// Fewest multiplications of a task that is made only to have more tasks: some two microseconds of
 /// AVX-512 VNNI, where waking another thread takes half a microsecond.
 inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
+
+/// Whether a product of m rows, each of which takes `products` multiplications, has no two tasks
+/// that are worth the threads of `parallel`.
+[[nodiscard]] inline bool stays_on_one_thread(std::size_t m, std::size_t products,
+                                              const parallel_for& parallel) noexcept {
+  return !parallel || m * products < 2 * worth_a_task;
+}
 
 /// The number of blocks that m rows are divided into, where each row takes `products`
 /// multiplications: at least so many that no block has more than counts.per_call rows; with

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -118,20 +119,57 @@ inline void infer_matmul(operator_context& c) {
   c.set_output(0, c.input(0).type(), matmul_shape(c, c.input(0).dims(), c.input(1).dims()).out);
 }
 
-/// Calls product(lhs, rhs, out, rows, index) for each product of the stack, or once with all rows
-/// if s.stacked_rows(). `index` is that of the right matrix.
+/// Calls product(lhs, rhs, out, rows, index) for the products [first, last) of the stack. `index`
+/// is that of the right matrix.
 template <class A, class B, class C, class Product>
-void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
-                      const Product& product) {
-  const std::size_t matrices = s.count();
-  if (s.stacked_rows()) {
-    product(a, b, out, s.m * matrices, std::size_t{0});
-    return;
-  }
-  for (std::size_t i = 0; i < matrices; ++i) {
+void for_products(const matmul_shape& s, const A* a, const B* b, C* out, std::size_t first,
+                  std::size_t last, const Product& product) {
+  for (std::size_t i = first; i < last; ++i) {
     const auto [lhs, rhs] = s.factors_of(i);
     product(a + lhs * s.m * s.k, b + rhs * s.k * s.n, out + i * s.m * s.n, s.m, rhs);
   }
+}
+
+/// for_products() of the whole stack, or one call with all rows if s.stacked_rows().
+template <class A, class B, class C, class Product>
+void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
+                      const Product& product) {
+  if (s.stacked_rows()) {
+    product(a, b, out, s.m * s.count(), std::size_t{0});
+  } else {
+    for_products(s, a, b, out, 0, s.count(), product);
+  }
+}
+
+/// for_each_product() on threads: product(lhs, rhs, out, rows, index, parallel). If there are
+/// several matrices that are worth a task, each thread takes some, and `parallel` is empty;
+/// otherwise it is that of the operator. `bytes` are counted for each product that may run at a
+/// time: the memory that it takes. Products on threads must not throw.
+template <class A, class B, class C, class Product>
+void share_products(const operator_context& c, const matmul_shape& s, const A* a, const B* b,
+                    C* out, std::size_t bytes, const Product& product) {
+  const auto with = [&product](const parallel_for& parallel) {
+    return [&](const A* lhs, const B* rhs, C* to, std::size_t rows, std::size_t index) {
+      product(lhs, rhs, to, rows, index, parallel);
+    };
+  };
+  constexpr std::size_t worth = detent::detail::worth_a_task / 4;
+  const std::size_t matrices = s.stacked_rows() ? 1 : s.count();
+  std::size_t tasks = 1;
+  if (*c.parallel && matrices > 1) {
+    const std::size_t of_a_task = (std::max)(worth / (std::max)(s.m * s.n * s.k, std::size_t{1}),
+                                             std::size_t{1});  // matrices
+    tasks = (std::min)(matrices / of_a_task, detent::detail::wanted_tasks);
+  }
+  const counted_bytes counted(c, (std::max)(tasks, std::size_t{1}) * bytes);
+  if (tasks < 2) {
+    for_each_product(s, a, b, out, with(*c.parallel));
+    return;
+  }
+  const parallel_for none;
+  detent::detail::run_parallel(*c.parallel, tasks, [&](std::size_t task) {
+    for_products(s, a, b, out, matrices * task / tasks, matrices * (task + 1) / tasks, with(none));
+  });
 }
 
 /// The types of MatMul. Floats have kernels, the others plain loops.
@@ -158,13 +196,13 @@ inline void run_matmul(operator_context& c) {
            {y.mutable_data<float>().data(), rows, s.n}, {}, *c.parallel);
       return;
     }
-    for_each_product(s, a.data<float>().data(), b.data<float>().data(),
-                     y.mutable_data<float>().data(),
-                     [&](const float* lhs, const float* rhs, float* out, std::size_t rows,
-                         std::size_t /*index*/) {
-                       const computed_floats right(c, {rhs, s.k, s.n});
-                       gemm({lhs, rows, s.k}, right.packed(), {out, rows, s.n}, {}, *c.parallel);
-                     });
+    share_products(c, s, a.data<float>().data(), b.data<float>().data(),
+                   y.mutable_data<float>().data(), packed_bytes(s.k, s.n),
+                   [&](const float* lhs, const float* rhs, float* out, std::size_t rows,
+                       std::size_t /*index*/, const parallel_for& parallel) {
+                     const packed_floats right({rhs, s.k, s.n}, {});
+                     gemm({lhs, rows, s.k}, right, {out, rows, s.n}, {}, parallel);
+                   });
     return;
   }
   for_type(c, matmul_types{}, a.type(), [&]<class T>() {
@@ -438,25 +476,33 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   };
   const std::int8_t* matrices =
       weights == nullptr ? rhs.values.data<std::int8_t>().data() : nullptr;
+  const std::size_t product_rows = s.stacked_rows() ? s.m * s.count() : s.m;
+  std::pmr::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : product_rows,
+                                                 c.memory);
+  for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
+    row_zero_points[i] = lhs_zero_points[i % zero_point_count];
+  }
+  options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
+  options.lhs_zero_points = row_zero_points;
   for_integer_product(c, lhs, y.type(), [&]<class A, class T>() {
-    for_each_product(
-        s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
-        [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows, std::size_t index) {
-          packed_weights once;
-          if (weights == nullptr) {
-            once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
-                                {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
-          }
-          std::pmr::vector<std::int32_t> row_zero_points(zero_point_count == 1 ? 0 : rows,
-                                                         c.memory);
-          for (std::size_t i = 0; i < row_zero_points.size(); ++i) {
-            row_zero_points[i] = lhs_zero_points[i % zero_point_count];
-          }
-          options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
-          options.lhs_zero_points = row_zero_points;
-          gemm(matrix_view<const A>(left, rows, s.k), weights == nullptr ? once : *weights,
-               matrix_view<T>(out, rows, s.n), options, *c.parallel);
-        });
+    const auto multiply = [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows,
+                              std::size_t index, const parallel_for& parallel) {
+      packed_weights once;
+      if (weights == nullptr) {
+        once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
+                            {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
+      }
+      gemm(matrix_view<const A>(left, rows, s.k), weights == nullptr ? once : *weights,
+           matrix_view<T>(out, rows, s.n), options, parallel);
+    };
+    if constexpr (std::same_as<T, std::int32_t>) {  // sums may overflow, which is an exception
+      for_each_product(
+          s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
+          [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows,
+              std::size_t index) { multiply(left, matrix, out, rows, index, *c.parallel); });
+    } else {
+      share_products(c, s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(), 0, multiply);
+    }
   });
 }
 

@@ -98,8 +98,12 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
                      std::size_t rows, std::size_t column) noexcept {
   constexpr std::size_t kColumns = kPanels * panel_columns;
   constexpr std::size_t kTilePanels = (std::min)(kPanels, std::size_t{panels_of_tile});
-  constexpr std::size_t kRows = rows_of_tile;
-  constexpr std::size_t kRest = DETENT_PASS_ASSEMBLY != 0        ? kRows - 1
+  // A single panel has room for the sums of twice as many rows, for which its weights are loaded
+  // once.
+  constexpr bool kIsNarrow = DETENT_PASS_ASSEMBLY != 0 && kPanels == 1;
+  constexpr std::size_t kRows = kIsNarrow ? 2 * rows_of_tile : rows_of_tile;
+  constexpr std::size_t kRest = kIsNarrow                        ? rows_of_tile
+                                : DETENT_PASS_ASSEMBLY != 0      ? kRows - 1
                                 : block_panels == panels_of_tile ? 4
                                                                  : kRows / 2;
   alignas(64) std::int32_t sums[block_rows * kColumns];
