@@ -102,12 +102,15 @@ TEST_CASE_TEMPLATE("convolve: sizes of caches do not change a bit", A, std::uint
   // several segments, one, or a part of one that divides it or does not.
   for (const detent::filter_shape& f : {detent::filter_shape{70, 256, 1, 3, 3},
                                         {65, 20, 1, 3, 3},
+                                        {34, 20, 1, 4, 3},
                                         {33, 64, 1, 5, 5},
                                         {48, 300, 1, 1, 1},
                                         {64, 512, 2, 3, 1},
                                         {20, 128, 1, 1, 3}}) {
-    // Without a zero point, padding is zeros, and tiles leave out kernel rows of nothing else.
-    const std::int32_t zero_point_of_input = f.out_channels % 2 == 0 ? 0 : 11;
+    // With the least zero point, the padding of unsigned bytes is zeros, and tiles leave out kernel
+    // rows of nothing else.
+    const std::int32_t zero_point_of_input =
+        f.out_channels % 2 == 0 ? std::int32_t{std::numeric_limits<A>::min()} : 11;
     const test::geometry g{
         f, {.in_height = 7, .in_width = 9, .pad_top = 1, .pad_left = 1, .pad_bottom = 2}};
     const auto input = random.integers<A>(g.in_size());

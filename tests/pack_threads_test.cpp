@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -46,14 +47,13 @@ bool same_bytes(const T* a, const T* b, std::size_t n) {
   return std::equal(a, a + n, b);
 }
 
-/// Everything that kernels read.
-bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b) {
+/// Whether kernels read the same of two sets of pairs, both of the same size and not forgotten.
+bool same_panels(const detent::kernels::packed_panels& x, const detent::kernels::packed_panels& y,
+                 std::size_t rows, std::size_t columns) {
   using namespace detent::kernels;
-  const packed_panels x = detent::detail::packed_access::pairs(a).panels(a.data().data());
-  const packed_panels y = detent::detail::packed_access::pairs(b).panels(b.data().data());
-  const std::size_t panels = (a.columns() + panel_columns - 1) / panel_columns;
-  const std::size_t strips = (a.columns() + strip_columns - 1) / strip_columns;
-  const std::size_t depth = (a.depth() + block_depth - 1) / block_depth * block_depth;
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t strips = (columns + strip_columns - 1) / strip_columns;
+  const std::size_t depth = (rows + block_depth - 1) / block_depth * block_depth;
   if (!same_bytes(x.first_correction, y.first_correction, panels + 1)) {
     return false;
   }
@@ -63,9 +63,18 @@ bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b
          same_bytes(x.complement, y.complement, strips * depth) &&
          same_bytes(x.offset, y.offset, panels * panel_columns) &&
          same_bytes(x.correction_group, y.correction_group, corrections) &&
-         same_bytes(x.corrections, y.corrections, corrections * group_depth * panel_columns) &&
-         detent::detail::packed_access::pairs(a).corrected() ==
-             detent::detail::packed_access::pairs(b).corrected();
+         same_bytes(x.corrections, y.corrections, corrections * group_depth * panel_columns);
+}
+
+/// Everything that kernels read of the pairs that two weights keep, if they do.
+bool same_pairs(const detent::packed_weights& a, const detent::packed_weights& b) {
+  const auto x = detent::detail::packed_access::pairs(a).panels(a.data().data());
+  const auto y = detent::detail::packed_access::pairs(b).panels(b.data().data());
+  if (a.corrected_pairs() != b.corrected_pairs() ||
+      (x.first_correction == nullptr) != (y.first_correction == nullptr)) {
+    return false;
+  }
+  return x.first_correction == nullptr || same_panels(x, y, a.depth(), a.columns());
 }
 
 /// The panels as kernels::packed_panels describes them, by plain loops.
@@ -124,6 +133,13 @@ void check_weights(random_source& random, std::size_t k, std::size_t n, std::siz
         CHECK(packed.certificate().accumulator_bound == bound);
         for_each_target([&] { packed.prepare(parallel); });
         CHECK(same_pairs(packed, serial));
+        const std::span<const std::int8_t> data = packed.data();
+        const detent::detail::weight_pairs divided(data, packed.depth(), packed.columns(),
+                                                   parallel);
+        const detent::detail::weight_pairs whole(data, packed.depth(), packed.columns());
+        CHECK(same_panels(divided.panels(data.data()), whole.panels(data.data()), packed.depth(),
+                          packed.columns()));
+        CHECK(divided.corrected() == whole.corrected());
       }
     }
   }

@@ -11,8 +11,10 @@
 
 #include <doctest/doctest.h>
 
+#include <detent/gemm.hpp>
 #include <detent/pack.hpp>
 
+#include "for_each_target.hpp"
 #include "random.hpp"
 
 namespace {
@@ -33,8 +35,8 @@ bool is_safe(int b0, int b1) {
 std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::size_t columns) {
   using namespace kernels;
   const auto packed = detent::pack_weights({w.data(), depth, columns});
-  const packed_panels panels =
-      detent::detail::packed_access::pairs(packed).panels(packed.data().data());
+  const detent::detail::weight_pairs pairs(packed.data(), depth, columns);
+  const packed_panels panels = pairs.panels(packed.data().data());
   const std::size_t blocks = (depth + block_depth - 1) / block_depth;
   const std::size_t groups = blocks * block_depth / group_depth;
   constexpr std::size_t group_size = group_depth * panel_columns;
@@ -70,7 +72,8 @@ std::size_t check(const std::vector<std::int8_t>& w, std::size_t depth, std::siz
     }
   }
   CHECK(unsafe == 0);
-  CHECK(corrected == detent::detail::packed_access::pairs(packed).corrected());
+  CHECK(corrected == pairs.corrected());
+  CHECK(corrected == packed.corrected_pairs());
   std::size_t wrong = 0;
   std::vector<std::uint32_t> offset((columns + panel_columns - 1) / panel_columns * panel_columns);
   for (std::size_t strip = 0; strip * strip_columns < columns; ++strip) {
@@ -230,4 +233,50 @@ TEST_CASE("partners are exchanged until that does not help") {
     CHECK(better == 0);
   }
   CHECK(after < before);
+}
+
+TEST_CASE("products of weights with no, few and many unsafe pairs") {
+  random_source random(5);
+  INFO("seed ", random.seed());
+  std::size_t kept_with_corrections = 0;
+  std::size_t forgotten = 0;
+  for (int round = 0; round < 120; ++round) {
+    const std::size_t m = random.size(0, 30);
+    const std::size_t n = random.size(1, 300);
+    const std::size_t k = random.chance(20) ? random.size(500, 1100) : random.size(0, 130);
+    const int large = std::array{0, 16, 100}[random.size(0, 2)];  // per cent of the weights
+    std::vector<std::int8_t> w(k * n);
+    for (std::int8_t& v : w) {
+      v = static_cast<std::int8_t>(random.chance(large) ? random.integer(-128, 127)
+                                                        : random.integer(-40, 40));
+    }
+    const auto packed = detent::pack_weights({w.data(), k, n});
+    const kernels::packed_panels panels = detent::detail::packed_access::panels(packed, true);
+    kept_with_corrections += panels.paired != nullptr && packed.corrected_pairs() > 0 ? 1U : 0U;
+    forgotten += k > 0 && panels.paired == nullptr ? 1U : 0U;
+    const auto a = random.integers<std::uint8_t>(m * k);
+    std::vector<std::int8_t> s(m * k);  // a - 128, so that sums are the same
+    std::vector<std::int32_t> expected(m * n);
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t l = 0; l < k; ++l) {
+        s[i * k + l] = static_cast<std::int8_t>(a[i * k + l] - 128);
+        for (std::size_t j = 0; j < n; ++j) {
+          expected[i * n + j] += (a[i * k + l] - 9) * w[l * n + j];
+        }
+      }
+    }
+    INFO("m ", m, " n ", n, " k ", k, " large ", large);
+    test::for_each_target([&] {
+      std::vector<std::int32_t> out(m * n);
+      const detent::matrix_view<std::int32_t> to(out.data(), m, n);
+      detent::gemm(detent::matrix_view<const std::uint8_t>(a.data(), m, k), packed, to,
+                   {.lhs_zero_point = 9});
+      CHECK(out == expected);
+      detent::gemm(detent::matrix_view<const std::int8_t>(s.data(), m, k), packed, to,
+                   {.lhs_zero_point = 9 - 128});
+      CHECK(out == expected);
+    });
+  }
+  CHECK(kept_with_corrections > 5);
+  CHECK(forgotten > 5);
 }

@@ -213,8 +213,9 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     static_cast<void>(quantize_all(0, lhs.rows, all));
     raise_refused();
     const product_parts parts = product.parts(lhs.rows, parallel);
-    run_parallel(parallel, parts.size(),
-                 [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
+    run_parallel(parallel, parts.size(), [&](std::size_t i) {
+      multiply_part(left_of(all).from(parts[i].first), parts[i]);
+    });
     return;
   }
   run_parallel(parallel, blocks.count(), [&](std::size_t i) {

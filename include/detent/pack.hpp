@@ -301,9 +301,9 @@ class packed_weights {
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
   /// Number of pairs of weights for which the targets avx2 and avx512 need a correction. These
   /// targets add the products of two neighbouring k in 16 bits with saturation (vpmaddubsw); for a
-  /// pair whose sum could leave 16 bits, a part of the weights is multiplied separately. The number
-  /// is the cost of exactness there. The first call makes the pairs, whichever target is active.
-  /// Thread-safe.
+  /// pair whose sum could leave 16 bits, a part of the weights is multiplied separately, or, if
+  /// there are many, all weights are multiplied as 16-bit values. The number is the cost of
+  /// exactness there. The first call makes the pairs, whichever target is active. Thread-safe.
   [[nodiscard]] std::size_t corrected_pairs() const { return pairs().corrected(); }
 
  private:
@@ -324,6 +324,7 @@ class packed_weights {
   void keep_pairs(const Make& make) const {
     std::call_once(derived_->has_pairs, [&] {
       derived_->pairs = make();
+      derived_->pairs.forget_if_slow();
       derived_->are_pairs_made.store(true, std::memory_order_release);
     });
   }

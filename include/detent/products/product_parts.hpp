@@ -29,7 +29,8 @@ inline constexpr std::size_t rows_per_task = 48;
 
 /// The number of rows of a task. Without threads it is `most`. With threads it may be smaller, so
 /// that the number of tasks is a multiple of four: two or four threads then have equal shares of
-/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter.
+/// all `rows`. Where tasks would have less than `least` rows, there are half as many, or a quarter,
+/// as far as `most` allows.
 [[nodiscard]] inline std::size_t rows_of_even_tasks(std::size_t rows, std::size_t least,
                                                     std::size_t most,
                                                     const parallel_for& parallel) noexcept {
@@ -38,7 +39,7 @@ inline constexpr std::size_t rows_per_task = 48;
   }
   constexpr std::size_t threads = 4;
   std::size_t tasks = (rows + threads * most - 1) / (threads * most) * threads;
-  while (tasks > 1 && rows / tasks < least) {
+  while (tasks > 1 && rows / tasks < least && (rows + tasks / 2 - 1) / (tasks / 2) <= most) {
     tasks /= 2;
   }
   return (std::min)(most, (rows + tasks - 1) / tasks);
@@ -104,10 +105,16 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
   return !parallel || m * products < 2 * worth_a_task;
 }
 
+/// Fewest rows of a task that is made only to have more tasks, where each row takes `products`
+/// multiplications.
+[[nodiscard]] inline std::size_t fewest_rows_for(std::size_t products) noexcept {
+  return (std::max)(fewest_rows, worth_a_task / (std::max)(products, std::size_t{1}));
+}
+
 /// The number of blocks that m rows are divided into, where each row takes `products`
 /// multiplications: at least so many that no block has more than counts.per_call rows; with
 /// threads, rounded up to a power of two or, beyond wanted_tasks, to a multiple of it; and, if
-/// `divides`, as many more as wanted_tasks, fewest_rows and worth_a_task allow.
+/// `divides`, as many more as wanted_tasks and fewest_rows_for() allow.
 [[nodiscard]] inline std::size_t count_row_blocks(std::size_t m, std::size_t products,
                                                   kernels::row_counts counts, bool is_parallel,
                                                   bool divides) noexcept {
@@ -117,8 +124,7 @@ inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
   }
   const std::size_t shared =
       least > wanted_tasks ? round_up(least, wanted_tasks) : std::bit_ceil(least);
-  const std::size_t worth = worth_a_task / (std::max)(products, std::size_t{1});
-  const std::size_t further = (std::min)(m / (std::max)(fewest_rows, worth), wanted_tasks);
+  const std::size_t further = (std::min)(m / fewest_rows_for(products), wanted_tasks);
   return divides ? (std::max)(shared, std::bit_floor(further)) : shared;
 }
 
@@ -164,8 +170,9 @@ class product_parts {
     columns_ = {n, kernels::strip_columns, column_blocks};
     if (is_parallel && !rows_first && columns_.count() != 0) {
       // There were too few columns for all tasks: divide rows for the rest.
-      row_blocks = (std::max)(
-          row_blocks, std::bit_floor((std::min)(m / fewest_rows, wanted_tasks / columns_.count())));
+      row_blocks =
+          (std::max)(row_blocks, std::bit_floor((std::min)(m / fewest_rows_for(n * depth),
+                                                           wanted_tasks / columns_.count())));
     }
     rows_ = {m, counts.per_tile, row_blocks};
   }

@@ -67,7 +67,7 @@ class hqq_group {
     args_.zero_point = zero_point;
     active<kernels::half_quadratic_kernels>().round(args_, codes);
   }
-  /// The sum of |w - v|^p with these codes.
+  /// The sum of |w - v|^p with the nearest codes.
   [[nodiscard]] double objective(double zero_point) noexcept {
     return objective_of(sums(zero_point, options_.penalty));
   }

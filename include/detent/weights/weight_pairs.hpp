@@ -14,7 +14,7 @@
 // the code looks for an order and signs that make the pairs safe in all columns of a strip. If a
 // pair stays unsafe in a column, the excess of its weights becomes a correction, which is
 // multiplied separately. Among normally distributed weights one pair in sixty is unsafe at first,
-// and hardly one remains.
+// and hardly one remains. If many remain, as among evenly distributed weights, pairs are given up.
 #ifndef DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 #define DETENT_WEIGHTS_WEIGHT_PAIRS_HPP
 
@@ -196,9 +196,23 @@ class weight_pairs {
     }
   }
 
-  /// The pointers that kernels read; `data` is the array that the pairs were made of. Valid as long
-  /// as this object and `data`.
+  /// Forgets the pairs, but not how many need a correction, if a quarter of the groups or more have
+  /// one: kernels then multiply the weights as they are, widened to 16 bits, which is faster.
+  void forget_if_slow() {
+    const std::size_t groups = data_.size() / (kernels::group_depth * kernels::panel_columns);
+    if (correction_group_.size() >= (std::max)(groups / 4, std::size_t{1})) {
+      const std::size_t corrected = corrected_;
+      *this = weight_pairs();
+      corrected_ = corrected;
+    }
+  }
+
+  /// The pointers that kernels read, `data` alone if the pairs are forgotten; it is the array that
+  /// they were made of. Valid as long as this object and `data`.
   [[nodiscard]] kernels::packed_panels panels(const std::int8_t* data) const noexcept {
+    if (first_correction_.empty()) {
+      return {.data = data};
+    }
     return {data,
             data_.data(),
             order_.data(),

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/error.hpp>
 #include <detent/gemm.hpp>
 #include <detent/graph/ops/broadcast.hpp>
 #include <detent/graph/ops/computed_floats.hpp>
@@ -141,34 +141,49 @@ void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
   }
 }
 
-/// for_each_product() on threads: product(lhs, rhs, out, rows, index, parallel). If there are
-/// several matrices that are worth a task, each thread takes some, and `parallel` is empty;
-/// otherwise it is that of the operator. `bytes` are counted for each product that may run at a
-/// time: the memory that it takes. Products on threads must not throw.
-template <class A, class B, class C, class Product>
-void share_products(const operator_context& c, const matmul_shape& s, const A* a, const B* b,
-                    C* out, std::size_t bytes, const Product& product) {
-  const auto with = [&product](const parallel_for& parallel) {
-    return [&](const A* lhs, const B* rhs, C* to, std::size_t rows, std::size_t index) {
-      product(lhs, rhs, to, rows, index, parallel);
-    };
-  };
-  constexpr std::size_t worth = detent::detail::worth_a_task / 4;
-  const std::size_t matrices = s.stacked_rows() ? 1 : s.count();
-  std::size_t tasks = 1;
-  if (*c.parallel && matrices > 1) {
-    const std::size_t of_a_task = (std::max)(worth / (std::max)(s.m * s.n * s.k, std::size_t{1}),
-                                             std::size_t{1});  // matrices
-    tasks = (std::min)(matrices / of_a_task, detent::detail::wanted_tasks);
+/// The number of tasks into which the matrices of a stack of floats are shared out, a multiple of
+/// four; 1 if threads share the rows of each, because there are few matrices or they are large.
+[[nodiscard]] inline std::size_t tasks_of_stack(const matmul_shape& s,
+                                                const parallel_for& parallel) {
+  constexpr std::size_t worth = detent::detail::worth_a_task / 4;  // floats take longer
+  const std::size_t products = (std::max)(s.m * s.n * s.k, std::size_t{1});
+  if (!parallel || s.stacked_rows() || products >= 8 * worth) {
+    return 1;
   }
-  const counted_bytes counted(c, (std::max)(tasks, std::size_t{1}) * bytes);
-  if (tasks < 2) {
-    for_each_product(s, a, b, out, with(*c.parallel));
+  const std::size_t of_a_task = (std::max)(worth / products, std::size_t{1});  // matrices
+  const std::size_t tasks = (std::min)(s.count() / of_a_task, detent::detail::wanted_tasks);
+  return tasks < 4 ? 1 : tasks / 4 * 4;
+}
+
+/// Multiplies a stack of floats, each matrix by a right side that is packed for it.
+inline void multiply_stack(const operator_context& c, const matmul_shape& s, const float* a,
+                           const float* b, float* out) {
+  std::size_t tasks = tasks_of_stack(s, *c.parallel);
+  std::optional<counted_bytes> counted;  // nothing in the tasks throws but for lack of memory
+  if (tasks > 1) {
+    try {
+      counted.emplace(c, tasks * packed_bytes(s.k, s.n));
+    } catch (const error&) {
+      tasks = 1;  // a run must not need more memory because it has threads
+    }
+  }
+  if (tasks == 1) {
+    for_each_product(s, a, b, out,
+                     [&](const float* lhs, const float* rhs, float* to, std::size_t rows,
+                         std::size_t /*index*/) {
+                       const computed_floats right(c, {rhs, s.k, s.n});
+                       gemm({lhs, rows, s.k}, right.packed(), {to, rows, s.n}, {}, *c.parallel);
+                     });
     return;
   }
-  const parallel_for none;
+  const std::size_t matrices = s.count();
   detent::detail::run_parallel(*c.parallel, tasks, [&](std::size_t task) {
-    for_products(s, a, b, out, matrices * task / tasks, matrices * (task + 1) / tasks, with(none));
+    for_products(s, a, b, out, matrices * task / tasks, matrices * (task + 1) / tasks,
+                 [&](const float* lhs, const float* rhs, float* to, std::size_t rows,
+                     std::size_t /*index*/) {
+                   const packed_floats right({rhs, s.k, s.n}, {});
+                   gemm({lhs, rows, s.k}, right, {to, rows, s.n});
+                 });
   });
 }
 
@@ -196,13 +211,8 @@ inline void run_matmul(operator_context& c) {
            {y.mutable_data<float>().data(), rows, s.n}, {}, *c.parallel);
       return;
     }
-    share_products(c, s, a.data<float>().data(), b.data<float>().data(),
-                   y.mutable_data<float>().data(), packed_bytes(s.k, s.n),
-                   [&](const float* lhs, const float* rhs, float* out, std::size_t rows,
-                       std::size_t /*index*/, const parallel_for& parallel) {
-                     const packed_floats right({rhs, s.k, s.n}, {});
-                     gemm({lhs, rows, s.k}, right, {out, rows, s.n}, {}, parallel);
-                   });
+    multiply_stack(c, s, a.data<float>().data(), b.data<float>().data(),
+                   y.mutable_data<float>().data());
     return;
   }
   for_type(c, matmul_types{}, a.type(), [&]<class T>() {
@@ -485,24 +495,17 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   options.lhs_zero_point = zero_point_count == 1 ? lhs_zero_points[0] : 0;
   options.lhs_zero_points = row_zero_points;
   for_integer_product(c, lhs, y.type(), [&]<class A, class T>() {
-    const auto multiply = [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows,
-                              std::size_t index, const parallel_for& parallel) {
-      packed_weights once;
-      if (weights == nullptr) {
-        once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
-                            {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
-      }
-      gemm(matrix_view<const A>(left, rows, s.k), weights == nullptr ? once : *weights,
-           matrix_view<T>(out, rows, s.n), options, parallel);
-    };
-    if constexpr (std::same_as<T, std::int32_t>) {  // sums may overflow, which is an exception
-      for_each_product(
-          s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
-          [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows,
-              std::size_t index) { multiply(left, matrix, out, rows, index, *c.parallel); });
-    } else {
-      share_products(c, s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(), 0, multiply);
-    }
+    for_each_product(
+        s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
+        [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows, std::size_t index) {
+          packed_weights once;
+          if (weights == nullptr) {
+            once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
+                                {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
+          }
+          gemm(matrix_view<const A>(left, rows, s.k), weights == nullptr ? once : *weights,
+               matrix_view<T>(out, rows, s.n), options, *c.parallel);
+        });
   });
 }
 
@@ -517,16 +520,23 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
 inline void infer_matmul_integer(operator_context& c) {
   require_types_of_zero_points(c, integer_inputs);
   const matmul_shape s(c, c.input(0).dims(), c.input(1).dims());
-  const std::string unsupported = unsupported_lhs_zero_points(c, integer_inputs, s.m);
-  c.expect_supported(unsupported.empty(), unsupported);
+  if (c.has_input(2) && c.inputs[2].has_data()) {
+    // How many rows there are is not certain here, as they may stand for an open dimension: as many
+    // as there are zero points.
+    const shape& dims = c.inputs[2].dims();
+    const std::int64_t rows = dims.size() > 1 ? dims[dims.size() - 2] : dims.empty() ? 1 : dims[0];
+    const std::string unsupported =
+        unsupported_lhs_zero_points(c, integer_inputs, static_cast<std::size_t>(rows));
+    c.expect_supported(unsupported.empty(), unsupported);
+  }
   c.set_output(0, element_type::s32, s.out);
 }
 
 inline void infer_qlinear_matmul(operator_context& c) {
   require_types_of_zero_points(c, qlinear_inputs);
   const element_type type = c.has_input(7) ? c.inputs[7].type() : c.input(0).type();
-  expect_params(c, qlinear_inputs.lhs_scale, qlinear_inputs.lhs_zero_point);
-  expect_params(c, qlinear_inputs.out_scale, qlinear_inputs.out_zero_point);
+  expect_one_scale(c, qlinear_inputs.lhs_scale);
+  expect_one_scale(c, qlinear_inputs.out_scale);
   c.set_output(0, type, matmul_shape(c, c.input(0).dims(), c.input(3).dims()).out);
 }
 

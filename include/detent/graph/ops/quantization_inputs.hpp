@@ -96,39 +96,37 @@ inline std::vector<std::int32_t> read_zero_points(const operator_context& c, std
   return values;
 }
 
-/// Why read_params() does not support the scale and zero point at these inputs; empty if it does.
-inline std::string unsupported_params(const operator_context& c, std::size_t scale,
-                                      std::size_t zero_point) {
+/// Why read_params() does not support the scales at input `scale`; empty if it does.
+inline std::string unsupported_scales(const operator_context& c, std::size_t scale) {
   const std::size_t scales = c.input(scale).count();
-  const std::size_t zero_points = c.has_input(zero_point) ? c.inputs[zero_point].count() : 1;
-  if (scales == 1 && zero_points == 1) {
-    return {};
-  }
-  return scales == 1 ? detent::detail::message("input ", zero_point, " has ", zero_points,
-                                               " zero points where one is expected")
+  return scales == 1 ? std::string()
                      : detent::detail::message("input ", scale, " has ", scales,
                                                " scales where one is expected");
 }
 
 /// The scale (input `scale`) and zero point (input `zero_point`, 0 if absent) of a whole tensor.
-/// Throws unsupported, naming the node, if there is more than one scale or zero point.
+/// Throws unsupported, naming the node, if there is more than one scale.
 inline quant_params read_params(const operator_context& c, std::size_t scale,
                                 std::size_t zero_point) {
-  const std::string unsupported = unsupported_params(c, scale, zero_point);
+  const std::string unsupported = unsupported_scales(c, scale);
   c.require_supported(unsupported.empty(), unsupported);
   quant_params p;
   for_each_scale(c, c.input(scale), [&](std::size_t, float s) { p.scale = s; });
   if (c.has_input(zero_point)) {
-    for_each_zero_point(c, c.inputs[zero_point],
-                        [&](std::size_t, std::int32_t value) { p.zero_point = value; });
+    const tensor& z = c.inputs[zero_point];
+    require_zero_points(c, z, 1);
+    for_each_zero_point(c, z, [&](std::size_t, std::int32_t value) { p.zero_point = value; });
   }
   return p;
 }
 
-/// Says in infer() where read_params() will throw unsupported.
-inline void expect_params(const operator_context& c, std::size_t scale, std::size_t zero_point) {
-  const std::string unsupported = unsupported_params(c, scale, zero_point);
-  c.expect_supported(unsupported.empty(), unsupported);
+/// Says in infer() where read_params() will throw unsupported. Only the number of constant scales
+/// is certain: that of others may follow from sizes that stand for open dimensions.
+inline void expect_one_scale(const operator_context& c, std::size_t scale) {
+  if (c.input(scale).has_data()) {
+    const std::string unsupported = unsupported_scales(c, scale);
+    c.expect_supported(unsupported.empty(), unsupported);
+  }
 }
 
 /// An 8-bit tensor as uint8 values. An int8 tensor becomes one by adding 128 to its values and to

@@ -119,8 +119,8 @@ void gemm_u8s8_block(const gemm_u8s8_args& g, const block_operands& a, std::size
   // they are stored when all rows of the row block have passed over all chunks.
   const std::size_t step = chunks.is_whole ? kRows : block_rows;
   // A tile of one row is limited by the reading of weights: the last 7 rows are better 5 and 2.
-  const bool splits = DETENT_PASS_ASSEMBLY != 0 && rows > kRows && rows % kRows == 1 &&
-                      chunks.is_whole && a.turn.from == nullptr;
+  const bool splits = DETENT_PASS_ASSEMBLY != 0 && !kIsNarrow && rows > kRows &&
+                      rows % kRows == 1 && chunks.is_whole && a.turn.from == nullptr;
   std::size_t done = 0;
 #if DETENT_PASS_ASSEMBLY
   if (kPanels == panels_of_tile && columns == kColumns && stores_whole_tiles(g)) {

@@ -6,6 +6,9 @@
 // them sparse, the corrections: a tile adds both parts before its sums leave the registers. The two
 // multiplying instructions take most of the time, so tiles are shaped to need few loads for each of
 // them: 4 rows x 16 columns in 16 registers, 8 x 32 in 32.
+//
+// Where many pairs would need a correction, weights and rows are widened to 16 bits instead, and
+// vpmaddwd multiplies them exactly. That takes as many multiplications, but more loads.
 
 #ifndef DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
 #define DETENT_KERNELS_VECTOR_GEMM_U8S8_PAIRS_INL_HPP
@@ -294,10 +297,129 @@ inline void gemm_u8s8_strip(const gemm_u8s8_args& g, std::size_t first, std::siz
              first * g.ldc + column, g.ldc);
 }
 
+// --- many unsafe pairs ---------------------------------------------------------------------------
+
+/// The most k of each row that are widened at a time, to 16 bits.
+inline constexpr std::size_t wide_chunk = pair_chunk / 2;
+/// Rows of the largest tile with widened weights. It has as many columns as a vector has lanes, and
+/// two sums for each.
+inline constexpr std::size_t wide_rows = lanes == panel_columns ? 8 : 4;
+
+/// Columns that a widened row is multiplied by.
+inline constexpr std::size_t wide_columns = 4 * strip_columns;
+
+/// The operands of a tile with widened weights: rows of 16-bit values, which are wide_chunk apart,
+/// and as many groups of k of a panel.
+struct wide_operands {
+  const std::uint16_t* a;
+  std::size_t groups;
+  const std::int8_t* b;
+  bool is_first;  // the tile stores its sums rather than adds them
+};
+
+/// Copies `depth` bytes as 16-bit values, after the bits of `turned` are inverted, and zeros up to
+/// a whole group.
+HWY_INLINE void widen_row(const std::uint8_t* from, std::size_t depth, std::uint8_t turned,
+                          std::uint16_t* to) noexcept {
+  const hn::Repartition<std::uint16_t, int_tag> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> d_bytes;
+  const auto flips = hn::Set(d, turned);
+  std::size_t k = 0;
+  for (; k + hn::Lanes(d) <= depth; k += hn::Lanes(d)) {
+    hn::StoreU(hn::Xor(hn::PromoteTo(d, hn::LoadU(d_bytes, from + k)), flips), d, to + k);
+  }
+  for (; k < round_up(depth, group_depth); ++k) {
+    to[k] = k < depth ? static_cast<std::uint16_t>(from[k] ^ turned) : std::uint16_t{0};
+  }
+}
+
+/// Multiplies kRows rows by a vector of columns and adds the products to a tile of a strip's sums.
+/// vpmaddwd adds the products of two neighbouring k: a group of a column has two sums side by side,
+/// which are added at the end.
+template <std::size_t kRows>
+HWY_NOINLINE void add_wide_tile(const wide_operands& t, std::int32_t* sums) noexcept {
+  const int_tag di;
+  const hn::Repartition<std::uint64_t, int_tag> d_group;
+  const hn::Repartition<std::int16_t, int_tag> di16;
+  const hn::Rebind<std::int8_t, decltype(di16)> d_bytes;
+  int_vector sum[kRows][2];
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) { sum[r][0] = sum[r][1] = hn::Zero(di); }
+  const std::int8_t* b = t.b;
+  const std::uint16_t* const end = t.a + t.groups * group_depth;
+  for (const std::uint16_t* a = t.a; a < end; a += group_depth) {
+    const auto low = hn::PromoteTo(di16, hn::LoadU(d_bytes, b));
+    const auto high = hn::PromoteTo(di16, hn::LoadU(d_bytes, b + 2 * lanes));
+    DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+      std::uint64_t four;
+      std::memcpy(&four, a + r * wide_chunk, sizeof four);
+      const auto row = hn::BitCast(di16, hn::Set(d_group, four));
+      add_in_place(sum[r][0], hn::WidenMulPairwiseAdd(di, row, low));
+      add_in_place(sum[r][1], hn::WidenMulPairwiseAdd(di, row, high));
+    }
+    b += group_depth * panel_columns;
+  }
+  DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
+    auto all =
+        hn::Add(hn::ConcatEven(di, sum[r][1], sum[r][0]), hn::ConcatOdd(di, sum[r][1], sum[r][0]));
+    std::int32_t* const to = sums + r * wide_columns;
+    all = t.is_first ? all : hn::Add(all, hn::LoadU(di, to));
+    hn::StoreU(all, di, to);
+  }
+}
+
+/// Multiplies all rows by a vector of columns, the last rows with smaller tiles.
+template <std::size_t kRows>
+HWY_INLINE void add_wide_rows(std::size_t rows, wide_operands t, std::int32_t* sums) noexcept {
+  std::size_t done = 0;
+  for (; done + kRows <= rows; done += kRows) {
+    add_wide_tile<kRows>(t, sums + done * wide_columns);
+    t.a += kRows * wide_chunk;
+  }
+  if constexpr (kRows > 1) {
+    if (done < rows) {
+      add_wide_rows<kRows / 2>(rows - done, t, sums + done * wide_columns);
+    }
+  }
+}
+
+/// Multiplies the rows first .. first + rows (at most pair_rows) by up to wide_columns columns from
+/// `column` on, with `data` of the weights.
+inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::size_t rows,
+                              std::size_t column) noexcept {
+  alignas(64) std::int32_t sums[pair_rows * wide_columns];
+  alignas(64) std::uint16_t chunk[pair_rows * wide_chunk];
+  const std::size_t columns = (std::min)(wide_columns, g.n - column);
+  const std::size_t panels = (columns + panel_columns - 1) / panel_columns;
+  const std::size_t panel_stride = round_up(g.k, group_depth) * panel_columns;
+  const std::int8_t* const b = g.b.data + column / panel_columns * panel_stride;
+  const std::uint8_t turned = g.lhs_signed ? 0x80 : 0;
+  for (std::size_t k = 0; k == 0 || k < g.k; k += wide_chunk) {
+    const std::size_t depth = (std::min)(wide_chunk, g.k - k);
+    for (std::size_t r = 0; r < rows; ++r) {
+      widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
+    }
+    for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
+                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth,
+                            k == 0};
+      add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
+    }
+  }
+  store_sums(g.epilogue, sums, wide_columns, first, rows, column, columns, g.c,
+             first * g.ldc + column, g.ldc);
+}
+
 inline void gemm_u8s8(const gemm_u8s8_args& g) noexcept {
+  const bool is_wide = g.b.paired == nullptr;
   for (std::size_t first = 0; first < g.m; first += pair_rows) {
-    for (std::size_t column = 0; column < g.n; column += strip_columns) {
-      gemm_u8s8_strip(g, first, (std::min)(pair_rows, g.m - first), column);
+    const std::size_t rows = (std::min)(pair_rows, g.m - first);
+    for (std::size_t column = 0; column < g.n; column += is_wide ? wide_columns : strip_columns) {
+      if (is_wide) {
+        gemm_wide_columns(g, first, rows, column);
+      } else {
+        gemm_u8s8_strip(g, first, rows, column);
+      }
     }
   }
 }
