@@ -115,8 +115,8 @@ inline constexpr std::size_t group_depth = 4;
 /// Correction i belongs to group correction_group[i] of `paired`, ascending within a panel, and is
 /// 64 bytes of `corrections`, laid out like a group of the panel.
 ///
-/// Every member but `data` is null for tables without adds_pairs, and where so many pairs would need
-/// a correction that kernels multiply `data` as 16-bit values instead.
+/// Every member but `data` is null for tables without adds_pairs, and where so many pairs would
+/// need a correction that kernels multiply `data` as 16-bit values instead.
 struct packed_panels {
   const std::int8_t* data = nullptr;
   const std::int8_t* paired = nullptr;
