@@ -403,7 +403,7 @@ inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> i
 /// | depthwise, or windows read in place | some KB of pointers | each thread |
 /// | windows gathered | 32 KB, or 48 windows if more | task |
 /// | target amx_int8, not depthwise | that of gemm() for K values in a window | each thread |
-/// | target avx2 or avx512, not depthwise (weight pairs) | size of the weights | filters |
+/// | target avx2 or avx512, not depthwise (weight pairs) | up to the weights' size | filters |
 /// | sums may leave 32 bits, not depthwise | up to 100 KB | each thread |
 /// | sums may leave 32 bits, not depthwise | up to 12 * out_channels | call |
 /// | sums may leave 32 bits, not depthwise, K above 65536 | size of the weights | filters |

@@ -468,7 +468,7 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// | lhs is signed, target avx_vnni or avx512_vnni | up to 240 * (K + 127) | each thread, kept |
 /// | target amx_int8 | about 33 * (K + 128), and sums of 4 or 8 KB | each thread, kept |
 /// | target portable on x86-64, avx2 without Highway | up to 128 * (K + 3) | each thread, kept |
-/// | target avx2 or avx512 (weight pairs) | K * N and a little more, once | the weights |
+/// | target avx2 or avx512 (weight pairs) | at most K * N and a little more, once | the weights |
 /// | sums may leave 32 bits, or there is an addend | up to 12 * N | the call, freed |
 /// | sums may leave 32 bits | up to 200 KB | each thread with tasks, kept |
 /// | sums may leave 32 bits and K is above 65536 | a copy of the weights, once | the weights |

@@ -20253,7 +20253,7 @@ inline constexpr std::size_t wanted_tasks = 16;
 /// Fewest rows of a task that is made only to have more tasks.
 inline constexpr std::size_t fewest_rows = 64;
 /// Fewest multiplications of a task that is made only to have more tasks: some two microseconds of
-/// AVX-512 VNNI, where waking another thread takes half a microsecond.
+/// AVX-512 VNNI, where giving another thread a task takes up to one.
 inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
 
 /// Whether a product of m rows, each of which takes `products` multiplications, has no two tasks
@@ -21587,7 +21587,7 @@ void multiply(matrix_view<const A> lhs, const Weights& weights, matrix_view<T> o
 /// | lhs is signed, target avx_vnni or avx512_vnni | up to 240 * (K + 127) | each thread, kept |
 /// | target amx_int8 | about 33 * (K + 128), and sums of 4 or 8 KB | each thread, kept |
 /// | target portable on x86-64, avx2 without Highway | up to 128 * (K + 3) | each thread, kept |
-/// | target avx2 or avx512 (weight pairs) | K * N and a little more, once | the weights |
+/// | target avx2 or avx512 (weight pairs) | at most K * N and a little more, once | the weights |
 /// | sums may leave 32 bits, or there is an addend | up to 12 * N | the call, freed |
 /// | sums may leave 32 bits | up to 200 KB | each thread with tasks, kept |
 /// | sums may leave 32 bits and K is above 65536 | a copy of the weights, once | the weights |
@@ -28127,7 +28127,7 @@ inline std::span<const std::uint8_t> shifted_copy(std::span<const std::int8_t> i
 /// | depthwise, or windows read in place | some KB of pointers | each thread |
 /// | windows gathered | 32 KB, or 48 windows if more | task |
 /// | target amx_int8, not depthwise | that of gemm() for K values in a window | each thread |
-/// | target avx2 or avx512, not depthwise (weight pairs) | size of the weights | filters |
+/// | target avx2 or avx512, not depthwise (weight pairs) | up to the weights' size | filters |
 /// | sums may leave 32 bits, not depthwise | up to 100 KB | each thread |
 /// | sums may leave 32 bits, not depthwise | up to 12 * out_channels | call |
 /// | sums may leave 32 bits, not depthwise, K above 65536 | size of the weights | filters |

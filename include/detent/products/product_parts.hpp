@@ -95,7 +95,7 @@ inline constexpr std::size_t wanted_tasks = 16;
 /// Fewest rows of a task that is made only to have more tasks.
 inline constexpr std::size_t fewest_rows = 64;
 /// Fewest multiplications of a task that is made only to have more tasks: some two microseconds of
-/// AVX-512 VNNI, where waking another thread takes half a microsecond.
+/// AVX-512 VNNI, where giving another thread a task takes up to one.
 inline constexpr std::size_t worth_a_task = std::size_t{1} << 20;
 
 /// Whether a product of m rows, each of which takes `products` multiplications, has no two tasks

@@ -159,7 +159,8 @@ void for_each_product(const matmul_shape& s, const A* a, const B* b, C* out,
 inline void multiply_stack(const operator_context& c, const matmul_shape& s, const float* a,
                            const float* b, float* out) {
   std::size_t tasks = tasks_of_stack(s, *c.parallel);
-  std::optional<counted_bytes> counted;  // nothing in the tasks throws but for lack of memory
+  // Counted here, so that nothing in the tasks throws unless the system has no memory.
+  std::optional<counted_bytes> counted;
   if (tasks > 1) {
     try {
       counted.emplace(c, tasks * packed_bytes(s.k, s.n));
