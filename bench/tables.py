@@ -52,6 +52,7 @@ class Table:
 SUFFIXES = r"/(min_time|iterations):[\d.]+|/real_time"
 SHAPE = r"(?P<m>\d+)/(?P<n>\d+)/(?P<k>\d+)"
 HISTOGRAM = r"histogram_(?P<what>\w+)/(?P<data>\w+)/threads:(?P<threads>\d)/(?P<column>portable|avx\w+)"
+WINOGRAD = r"winograd/(?P<column>\w+)/(?P<target>\w+)/(?P<in>\d+)/(?P<out>\d+)/(?P<size>\d+)"
 PEAK = "share of the peak of the multiply-add instruction"
 
 TABLES = {
@@ -91,6 +92,13 @@ TABLES = {
     "convolutions": Table("Convolutions beside oneDNN", "bench_conv",
                           r"beside_onednn/(?P<column>detent|onednn)/(?P<target>\w+)/(?P<shape>\w+)/zero_point:(?P<zero>\d+)",
                           "{shape}, zero point {zero}", "best_share_of_peak", PEAK, ("detent", "onednn")),
+    "winograd": Table("Float convolutions by Winograd's algorithm beside direct sums", "bench_winograd", WINOGRAD,
+                      "3x3, {in} to {out} channels, {size} x {size} pixels, {target}", "GFLOPS",
+                      "GFLOPS of the direct sums", ("tile_4", "direct", "tile_2")),
+    "winograd_errors": Table("Errors of float convolutions by Winograd's algorithm beside direct sums", "bench_winograd",
+                             WINOGRAD, "3x3, {in} to {out} channels, {size} x {size} pixels, {target}", "error",
+                             "root mean square of the error in parts of that of the outputs, times 2^24",
+                             less=("tile_4", "direct", "tile_2")),
     "fused": Table("Functors on blocks of results", "bench_fused", rf"fused/{SHAPE}", "{m} x {n} x {k}", "",
                    "time beside the built-in requantization; time of separate passes / fused time, and the limit of that",
                    ("quantize_vs_built_in", "registers_vs_built_in", "squared_relu_gain", "squared_relu_limit",

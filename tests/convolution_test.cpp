@@ -395,7 +395,7 @@ TEST_CASE("convolution: depthwise, 3 x 3 on lines of every length") {
   random_source random(10);
   INFO("seed ", random.seed());
   guarded_images memory;
-  for (const std::size_t channels : {8U, 16U, 24U}) {
+  for (const std::size_t channels : {8U, 16U, 24U, 64U, 107U}) {
     for (std::size_t width = 1; width <= 27; ++width) {
       geometry g;
       g.f = {channels, channels, channels, 3, 3};

@@ -12,6 +12,7 @@ The rules:
   3. Nothing outside include/detent uses detail::, but tests of details.
   4. Nothing but what TOP_LEVEL lists stands at the top.
   5. Other libraries are included only where WHO_INCLUDES says.
+  6. Each header beside all.hpp is part of it, so that the single header has everything.
 """
 import re
 import shutil
@@ -41,7 +42,7 @@ FLOORS = [
     ["products/"],
     ["gemm.hpp", "images/"],
     ["int4_weights.hpp", "gemm_batch.hpp", "packed_filters.hpp", "convolution.hpp", "prepared_product.hpp"],
-    ["dynamic_linear.hpp", "dynamic_convolution.hpp", "fused_gemm.hpp", "fused_convolution.hpp"],
+    ["dynamic_linear.hpp", "dynamic_convolution.hpp", "fused_gemm.hpp", "fused_convolution.hpp", "winograd.hpp"],
     ["fused_dynamic_linear.hpp"],
     ["statistics/"],
     ["solvers/"],
@@ -160,6 +161,16 @@ def breaches(root):
     for what, edges in (("headers", files), ("rooms", rooms)):
         if cycle := cycle_in(edges):
             found.append(f"a cycle of {what}: " + " -> ".join(cycle))
+    reached, open_ends = set(), ["all.hpp"]
+    while open_ends:
+        header = open_ends.pop()
+        if header not in reached:
+            reached.add(header)
+            open_ends += files.get(header, ())
+    for header in sorted(texts):
+        # src.hpp is for the unit that compiles the kernels.
+        if header.endswith(".hpp") and "/" not in header and header not in reached and header != "src.hpp":
+            found.append(f"{header} is not part of all.hpp, so the single header lacks it")
     for folder in ("examples", "bench"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".hpp", ".cpp", ".h", ".c") and "detent::detail::" in path.read_text(encoding="utf-8"):
@@ -183,6 +194,7 @@ def itself(root):
         ("kernels in reference.hpp", "include/detent/reference.hpp", "#include <detent/kernels/panels.hpp>\n", "which is higher"),
         ("Highway elsewhere", "include/detent/gemm.hpp", "#include <hwy/highway.h>\n", "which only"),
         ("a header without a floor", "include/detent/somewhere.hpp", "\n", "stands on no floor"),
+        ("a header that is not in the single one", "include/detent/somewhere.hpp", "\n", "the single header lacks it"),
         ("a file at the top", "notes.txt", "\n", "stands at the top level"),
         ("a hidden file at the top", ".trace", "\n", "stands at the top level"),
     ]

@@ -68,6 +68,7 @@
 #include <detent/statistics/histogram.hpp>
 #include <detent/statistics/value_bins.hpp>
 #include <detent/weights/weight_pairs.hpp>
+#include <detent/winograd.hpp>
 
 #if DETENT_WITH_EIGEN
 #include <detent/solvers/eigen_views.hpp>

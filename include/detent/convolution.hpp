@@ -491,13 +491,12 @@ void convolve(std::span<const float> input, const packed_float_filters& filters,
     d.lower = options.lower;
     d.upper = options.upper;
     d.row_taps = w.dilation_width == 1 ? f.kernel_width : 0;
-    std::vector<detail::tap_position> order;
+    detail::leased_memory<detail::tap_position> order(f.taps());
     for (std::size_t t = 0; t < f.taps(); ++t) {
-      order.push_back({t / f.kernel_width, t % f.kernel_width});
+      order.data()[t] = {t / f.kernel_width, t % f.kernel_width};
     }
     detail::for_depthwise_rows(
-        input.data(), f, w, 0.0F, std::span<const detail::tap_position>(order), false, images,
-        parallel,
+        input.data(), f, w, 0.0F, {order.data(), f.taps()}, false, images, parallel,
         [&](const kernels::depthwise_rows<float>& rows, const detail::output_block<float>& block) {
           kernels::depthwise_f32_args part = d;
           part.rows = rows;

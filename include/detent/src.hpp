@@ -31,5 +31,6 @@
 #include <detent/kernels/definitions/quantized_binary.hpp>
 #include <detent/kernels/definitions/statistics.hpp>
 #include <detent/kernels/definitions/transposition.hpp>
+#include <detent/kernels/definitions/winograd.hpp>
 
 #endif  // DETENT_SRC_HPP

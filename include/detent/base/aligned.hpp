@@ -88,6 +88,7 @@ class leased_memory {
   }
 
   [[nodiscard]] T* data() noexcept { return memory_.data(); }
+  [[nodiscard]] const T* data() const noexcept { return memory_.data(); }
 
  private:
   struct store {

@@ -276,11 +276,18 @@ class depthwise_reader {
       : input_(input),
         filter_(f),
         window_(w),
-        order_(order),
+        taps_(order.size()),
+        offsets_(order.size()),
         // A tap takes a pixel of it even if the image has none.
-        blank_((std::max)(w.in_width, std::size_t{1}) * f.in_channels, padding),
+        blank_((std::max)(w.in_width, std::size_t{1}) * f.in_channels),
         out_height_(w.out_height(f)),
         out_width_(w.out_width(f)) {
+    std::fill_n(blank_.data(), (std::max)(w.in_width, std::size_t{1}) * f.in_channels, padding);
+    for (std::size_t t = 0; t < taps_; ++t) {
+      const std::size_t y = (std::min)(order[t].row, f.kernel_height - 1) * w.dilation_height;
+      const std::size_t x = order[t].column * w.dilation_width;
+      offsets_.data()[t] = {y, x, (y * w.in_width + x) * f.in_channels};
+    }
     const std::size_t reach = w.dilation_width * (f.kernel_width - 1);
     first_inside_ = (std::min)((w.pad_left + w.stride_width - 1) / w.stride_width, out_width_);
     // The last window that is inside begins at in_width - 1 - reach.
@@ -301,18 +308,18 @@ class depthwise_reader {
     const std::size_t line_size = window_.in_width * filter_.in_channels;
     const T* image = input_ + row / out_height_ * window_.in_height * line_size;
     // Positions before the image wrap around, and so count as beyond it.
-    const std::size_t top = row % out_height_ * window_.stride_height;
+    const std::size_t top = row % out_height_ * window_.stride_height - window_.pad_top;
     const auto add = [&](std::size_t x, std::size_t pixels) {
       runs.push_back({taps.size(), (row - first_row) * out_width_ + x, pixels});
-      taps.resize(taps.size() + order_.size());
-      const T** to = taps.data() + taps.size() - order_.size();
-      const std::size_t left = x * window_.stride_width;
-      for (const tap_position& tap : order_) {
-        const std::size_t kernel_row = (std::min)(tap.row, filter_.kernel_height - 1);
-        const std::size_t y = top + kernel_row * window_.dilation_height - window_.pad_top;
-        const std::size_t column = left + tap.column * window_.dilation_width - window_.pad_left;
-        const T* line = y < window_.in_height ? image + y * line_size : blank_.data();
-        *to++ = column < window_.in_width ? line + column * filter_.in_channels : blank_.data();
+      taps.resize(taps.size() + taps_);
+      const T** to = taps.data() + taps.size() - taps_;
+      const std::size_t left = x * window_.stride_width - window_.pad_left;
+      const std::size_t corner = top * line_size + left * filter_.in_channels;
+      const T* const blank = blank_.data();
+      for (std::size_t t = 0; t < taps_; ++t) {
+        const tap_offset& tap = offsets_.data()[t];
+        const bool is_inside = top + tap.y < window_.in_height && left + tap.x < window_.in_width;
+        to[t] = is_inside ? image + (corner + tap.values) : blank;
       }
     };
     for (std::size_t x = 0; x < first_inside_; ++x) {
@@ -327,11 +334,17 @@ class depthwise_reader {
   }
 
  private:
+  /// Where a tap lies, counted from the first one: lines, pixels, and values in memory.
+  struct tap_offset {
+    std::size_t y, x, values;
+  };
+
   const T* input_;
   filter_shape filter_;
   window window_;
-  std::span<const tap_position> order_;
-  std::vector<T> blank_;
+  std::size_t taps_;
+  leased_memory<tap_offset> offsets_;
+  leased_memory<T> blank_;  // a line of padding
   std::size_t out_height_;
   std::size_t out_width_;
   std::size_t first_inside_;

@@ -236,6 +236,51 @@ HWY_INLINE void depthwise_f32_run(const depthwise_f32_args& d, const depthwise_r
   }
 }
 
+/// Computes kVectors whole vectors of channels, from channel c on, of the kPixels pixels of a run.
+template <std::size_t kPixels, std::size_t kVectors>
+HWY_INLINE void depthwise_f32_channels(const depthwise_f32_args& d, const depthwise_run& run,
+                                       std::size_t c) noexcept {
+  const float_tag df;
+  float_vector sum[kPixels][kVectors];
+  DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+    const auto bias = hn::LoadU(df, d.bias + c + v * lanes);
+    DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) { sum[i][v] = bias; }
+  }
+  const float* weights = d.weights + c;
+  for (std::size_t t = 0; t < d.rows.tap_count; ++t, weights += d.channel_stride) {
+    const float* x = d.rows.taps[run.tap + t] + c;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto w = hn::LoadU(df, weights + v * lanes);
+      DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+        sum[i][v] = hn::MulAdd(hn::LoadU(df, x + i * d.rows.step + v * lanes), w, sum[i][v]);
+      }
+    }
+  }
+  DETENT_UNROLL for (std::size_t i = 0; i < kPixels; ++i) {
+    const std::size_t to = (run.pixel + i) * d.rows.channels + c;
+    DETENT_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      store_channels<true>(d, sum[i][v], to + v * lanes, lanes);
+    }
+  }
+}
+
+/// Computes a run of at most three pixels, which are at the borders of images and in narrow ones:
+/// the chains of several vectors of channels hide each other's latency, as there are few pixels.
+/// Returns the number of channels that are computed, whole groups of vectors.
+template <std::size_t kPixels>
+HWY_NOINLINE std::size_t depthwise_f32_short_run(const depthwise_f32_args& d,
+                                                 const depthwise_run& run) noexcept {
+  constexpr std::size_t group = 4;
+  std::size_t c = 0;
+  for (; c + group * lanes <= d.rows.channels; c += group * lanes) {
+    depthwise_f32_channels<kPixels, group>(d, run, c);
+  }
+  for (; c + 2 * lanes <= d.rows.channels; c += 2 * lanes) {
+    depthwise_f32_channels<kPixels, 2>(d, run, c);
+  }
+  return c;
+}
+
 /// How far things that follow each other lie apart in a product with filters of three rows of three
 /// taps: the results of a group, what they read, and the taps of a row.
 struct three_by_three_steps {
@@ -339,7 +384,20 @@ inline void depthwise_f32(const depthwise_f32_args& d) noexcept {
   for (std::size_t r = 0; r < d.rows.run_count; ++r) {
     const depthwise_run& run = d.rows.runs[r];
     std::size_t c = 0;
-    if (three && run.pixels > 1) {
+    switch (run.pixels) {
+      case 1:
+        c = depthwise_f32_short_run<1>(d, run);
+        break;
+      case 2:
+        c = depthwise_f32_short_run<2>(d, run);
+        break;
+      case 3:
+        c = depthwise_f32_short_run<3>(d, run);
+        break;
+      default:
+        break;
+    }
+    if (c == 0 && three && run.pixels > 1) {
       if (lanes == 16 && 2 * d.rows.channels == lanes && d.rows.step == d.rows.channels) {
         depthwise_f32_pairs(d, run);
         continue;
