@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Times ONNX models in detent's executor and in ONNX Runtime by turns.
 //
-//   bench_models LIBRARY THREADS SECONDS PROFILES MODEL.onnx...
+//   bench_models LIBRARY THREADS SECONDS PROFILES WINOGRAD MODEL.onnx...
 //
 // LIBRARY is the shared library of ONNX Runtime, SECONDS the time for a model. PROFILES is a folder
-// for ONNX Runtime's profiles of its nodes, or "-" for none. For each model, prints a line
+// for ONNX Runtime's profiles of its nodes, or "-" for none; WINOGRAD is
+// executor_options::winograd_tile. For each model, prints a line
 //
 //   model NAME OURS THEIRS RATIO LOWEST HIGHEST BEST DIFFERENCE
 //
@@ -334,7 +335,7 @@ class other_process {
 };
 
 void measure(const other_runtime& runtime, detent::thread_pool& pool, double seconds,
-             const std::string& profiles, const std::string& path) {
+             const std::string& profiles, std::size_t winograd_tile, const std::string& path) {
   const graph::model m = graph::read_onnx(path);
   const inputs_by_name inputs = random_inputs(m);
   const bool alone = pool.size() == 1;
@@ -350,6 +351,7 @@ void measure(const other_runtime& runtime, detent::thread_pool& pool, double sec
   if (!alone) {
     options.parallel = pool.parallel();
   }
+  options.winograd_tile = winograd_tile;
   graph::executor network(graph::for_execution(m), options);
   double error = 0.0;
   {
@@ -389,16 +391,17 @@ void measure(const other_runtime& runtime, detent::thread_pool& pool, double sec
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 6) {
-    std::fprintf(stderr, "bench_models LIBRARY THREADS SECONDS PROFILES MODEL.onnx...\n");
+  if (count < 7) {
+    std::fprintf(stderr, "bench_models LIBRARY THREADS SECONDS PROFILES WINOGRAD MODEL.onnx...\n");
     return 2;
   }
   try {
     const int threads = std::atoi(arguments[2]);
     const other_runtime runtime(arguments[1], threads);
-    for (int i = 5; i < count; ++i) {
+    const auto winograd_tile = static_cast<std::size_t>(std::atoi(arguments[5]));
+    for (int i = 6; i < count; ++i) {
       detent::thread_pool pool(static_cast<std::size_t>(threads));
-      measure(runtime, pool, std::atof(arguments[3]), arguments[4], arguments[i]);
+      measure(runtime, pool, std::atof(arguments[3]), arguments[4], winograd_tile, arguments[i]);
     }
     return 0;
   } catch (const std::exception& e) {

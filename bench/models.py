@@ -231,6 +231,8 @@ def main():
     parser.add_argument("--forms", nargs="+", choices=("float", "int8"), default=["float", "int8"])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
     parser.add_argument("--folder", type=pathlib.Path, help="where made models are kept for the next call")
+    parser.add_argument("--winograd", choices=("0", "2", "4"), default="0",
+                        help="tile of Winograd convolutions in float models; 0: exact sums")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--slowest", type=int, default=0, help="how many nodes a profile lists")
     options = parser.parse_args()
@@ -250,7 +252,7 @@ def main():
                 path = model if form == "float" else quantized(options.detent, model, folder)
                 for threads in options.threads:
                     profiles = pathlib.Path(tempfile.mkdtemp(dir=temporary)) if options.profile else "-"
-                    command = [options.program, library, str(threads), str(options.seconds), profiles, path]
+                    command = [options.program, library, str(threads), str(options.seconds), profiles, options.winograd, path]
                     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
                     _, _, ours, theirs, ratio, low, high, best, error = out[0].split()
                     ratios[form, threads].append(float(ratio))

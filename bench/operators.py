@@ -109,7 +109,7 @@ def main():
         path = pathlib.Path(folder) / "operator.onnx"
         for name, *model in chosen:
             write(path, *model)
-            command = [options.program, library, str(options.threads), str(options.seconds), "-", path]
+            command = [options.program, library, str(options.threads), str(options.seconds), "-", "0", path]
             out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             _, _, ours, theirs, ratio, _, _, _, error = out.split()
             ratios.append(float(ratio))

@@ -14,7 +14,8 @@ namespace detent_cli {
 /// The arguments that all commands take, and what follows from them.
 struct common_arguments {
   bool json = false;
-  std::size_t memory_limit = 0;  // in bytes; 0: the defaults of the library
+  std::size_t memory_limit = 0;   // in bytes; 0: the defaults of the library
+  std::size_t winograd_tile = 0;  // of eval, run and compare; 0: exact float convolutions
 
   /// The limits for models that are read.
   [[nodiscard]] detent::graph::read_limits read_limits() const {
@@ -33,6 +34,7 @@ struct common_arguments {
       options.max_memory_bytes = memory_limit;
       options.max_tensor_bytes = (std::min)(options.max_tensor_bytes, memory_limit);
     }
+    options.winograd_tile = winograd_tile;
     return options;
   }
 };

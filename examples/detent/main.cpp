@@ -155,6 +155,14 @@ int main(int argc, char** argv) {
         ->transform(detent_cli::byte_count(std::uint64_t{1} << 60U));
   }
 
+  for (CLI::App* command : {eval_command, run_command, compare_command}) {
+    command
+        ->add_option("--winograd", common.winograd_tile,
+                     "Computes 3x3 convolutions of floats by Winograd's algorithm, with tiles of "
+                     "2 x 2 or 4 x 4 outputs: faster, with larger rounding errors")
+        ->check(CLI::IsMember({2, 4}));
+  }
+
   std::vector<std::string> command_names;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     command_names.push_back(command->get_name());

@@ -1971,6 +1971,23 @@ tuning:
                 self.assertEqual(done.returncode, 2)
                 self.assertLess(len(done.stderr), 300)
 
+    def test_winograd(self):
+        random = np.random.default_rng(1)
+        weights = random.standard_normal((16, 16, 3, 3)).astype(np.float32)
+        path = self.write("conv.onnx", model([node("Conv", ["x", "w"], ["y"])], [value_info("x", 1, 16, 14, 14)],
+                                             [value_info("y", 1, 16, 12, 12)], [floats("w", weights)]))
+        data = self.array("x.npy", random.standard_normal((1, 16, 14, 14)).astype(np.float32))
+        results = {}
+        for tile in ("", "2", "4"):
+            out = self.folder / ("out" + tile)
+            self.works("run", path, "--input", data, "-o", out, *(["--winograd", tile] if tile else []))
+            results[tile] = np.load(out / "y.npy")
+        for tile in ("2", "4"):
+            self.assertFalse(np.array_equal(results[tile], results[""]))
+            np.testing.assert_allclose(results[tile], results[""], atol=1e-3)
+        self.assertIn("snr", self.works("compare", path, path, "--data", data, "--winograd", "4").lower())
+        self.wrong_usage(["--winograd"], "run", path, "--input", data, "-o", self.folder / "out", "--winograd", "3")
+
     def test_pipes_that_never_answer(self):
         pipe = self.folder / "pipe"
         os.mkfifo(pipe)

@@ -26,6 +26,7 @@
 #include <detent/graph/rewrite/value_shapes.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/graph/run/shape_inference.hpp>
+#include <detent/winograd.hpp>
 
 #include "check_graph_error.hpp"
 #include "compare.hpp"
@@ -1829,4 +1830,94 @@ TEST_CASE("convolutions take threads where they are worth them") {
       }
     }
   }
+}
+
+// --------------------------------------------------------------------------------------------
+// Winograd convolutions
+
+TEST_CASE("executor: winograd_tile changes float convolutions of 3x3 filters, and nothing else") {
+  test::random_source r(21);
+  model_builder b;
+  b.input("x", {1, 16, -1, 13});
+  b.constant("w", random_floats(r, {16, 16, 3, 3}, -0.3F, 0.3F));
+  b.constant("bias", random_floats(r, {16}, -1.0F, 1.0F));
+  b.constant("other", random_floats(r, {8, 16, 1, 1}, -0.3F, 0.3F));
+  const std::string wide = b.add("Conv", {"x", "w", "bias"}, {{"pads", list({1, 1, 1, 1})}});
+  const std::string one = b.add("Conv", {"x", "other"});
+  const std::string strided = b.add("Conv", {"x", "w"}, {{"strides", list({2, 2})}});
+  for (const std::string& out : {wide, one, strided}) {
+    b.output(out);
+  }
+  const auto image = [&](std::int64_t height) {
+    return random_floats(r, {1, 16, height, 13}, -1.0F, 1.0F);
+  };
+  const tensor x = image(12);
+  graph::executor exact(b.get());
+  const std::vector<tensor> expected = exact.run({{"x", x}});
+  const auto filters = [&](std::size_t tile) {
+    return detent::winograd_filters({16, 16, 1, 3, 3}, b.get().initializers.at("w").data<float>(),
+                                    b.get().initializers.at("bias").data<float>(), tile);
+  };
+  for (const std::size_t tile : {2U, 4U}) {
+    INFO(tile);
+    graph::executor_options options;
+    options.winograd_tile = tile;
+    // An executor that shares what others have packed has filters of its own where they differ.
+    graph::executor alone(b.get(), options);
+    graph::executor sharing(exact, options);
+    for (graph::executor* e : {&alone, &sharing}) {
+      for (int k = 0; k < 3; ++k) {
+        const tensor given = k == 1 ? image(9) : x;  // the window changes, too
+        const std::vector<tensor> outputs = e->run({{"x", given}});
+        detent::window w;
+        w.in_height = static_cast<std::size_t>(given.dim(2));
+        w.in_width = 13;
+        w.pad_top = w.pad_left = w.pad_bottom = w.pad_right = 1;
+        w.input_layout = w.output_layout = detent::activation_layout::nchw;
+        std::vector<float> sums(outputs[0].count());
+        detent::convolve(given.data<float>(), filters(tile), w, std::span<float>(sums));
+        CHECK(test::difference(outputs[0].data<float>(), sums) == "");
+        const std::vector<tensor> others = exact.run({{"x", given}});
+        CHECK(test::difference(outputs[0].data<float>(), others[0].data<float>()) != "");
+        CHECK(test::difference(outputs[1].data<float>(), others[1].data<float>()) == "");
+        CHECK(test::difference(outputs[2].data<float>(), others[2].data<float>()) == "");
+      }
+    }
+    CHECK(test::difference(exact.run({{"x", x}})[0].data<float>(), expected[0].data<float>()) ==
+          "");
+  }
+  // Whether it is worth it depends on the size of the image: both kinds of filters are kept then.
+  model_builder sizes;
+  sizes.input("x", {1, 64, -1, -1});
+  sizes.constant("w", random_floats(r, {128, 64, 3, 3}, -0.1F, 0.1F));
+  sizes.output(sizes.add("Conv", {"x", "w"}, {{"pads", list({1, 1, 1, 1})}}));
+  const std::span<const float> weights = sizes.get().initializers.at("w").data<float>();
+  const detent::filter_shape shape{128, 64, 1, 3, 3};
+  const detent::packed_float_filters direct(shape, weights);
+  const detent::winograd_filters winograd(shape, weights, {}, 4);
+  graph::executor_options four;
+  four.winograd_tile = 4;
+  graph::executor alternating(sizes.get(), four);
+  for (int k = 0; k < 4; ++k) {
+    const std::int64_t side = k % 2 == 0 ? 4 : 24;
+    const tensor given = random_floats(r, {1, 64, side, side}, -1.0F, 1.0F);
+    detent::window w;
+    w.in_height = w.in_width = static_cast<std::size_t>(side);
+    w.pad_top = w.pad_left = w.pad_bottom = w.pad_right = 1;
+    w.input_layout = w.output_layout = detent::activation_layout::nchw;
+    CHECK(detent::winograd_filters::pays(shape, w, 4) == (side == 24));
+    std::vector<float> sums(static_cast<std::size_t>(128 * side * side));
+    if (side == 24) {
+      detent::convolve(given.data<float>(), winograd, w, std::span<float>(sums));
+    } else {
+      detent::convolve(given.data<float>(), direct, w, std::span<float>(sums));
+    }
+    CHECK(test::difference(alternating.run({{"x", given}})[0].data<float>(), sums) == "");
+  }
+  // Too few channels: the transforms would take longer than the products that they save.
+  CHECK(!detent::winograd_filters::pays({16, 3, 1, 3, 3}, {.in_height = 32, .in_width = 32}, 4));
+  graph::executor_options wrong;
+  wrong.winograd_tile = 3;
+  check_graph_error(error_kind::invalid_argument, {"winograd_tile", "3"},
+                    [&] { graph::executor e(b.get(), wrong); });
 }

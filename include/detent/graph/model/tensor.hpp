@@ -4,6 +4,7 @@
 #ifndef DETENT_GRAPH_MODEL_TENSOR_HPP
 #define DETENT_GRAPH_MODEL_TENSOR_HPP
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -339,6 +340,15 @@ class tensor {
   void set_mapped_storage(std::shared_ptr<const std::byte> view) noexcept {
     storage_ = std::const_pointer_cast<std::byte>(std::move(view));
     is_mapped_ = storage_ != nullptr;
+  }
+  /// True if the elements are in memory that no other tensor refers to at this moment.
+  [[nodiscard]] bool owns_elements_alone() const noexcept {
+    if (is_mapped_ || storage_.use_count() != 1) {
+      return false;
+    }
+    // What other owners read before they let go happens before what the caller writes.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return true;
   }
   /// True if the elements are a view of a file, which can only be read.
   [[nodiscard]] bool is_mapped() const noexcept { return is_mapped_; }

@@ -42,9 +42,12 @@ inline void run_prelu(operator_context& c) {
   for_type(c, wide_types{}, widened(c.input(0).type()), [&]<class T>() {
     const elements<T> x(c, c.input(0));
     const elements<T> slope(c, c.input(1));
-    fill_output<T>(c, [&](std::span<T> out) {
-      map_broadcast(c, prelu{}, x.as_operand(), slope.as_operand(), out, c.outputs[0].dims());
-    });
+    fill_output<T>(c,
+                   [&](std::span<T> out) {
+                     map_broadcast(c, prelu{}, x.as_operand(), slope.as_operand(), out,
+                                   c.outputs[0].dims());
+                   },
+                   {0});
   });
 }
 
@@ -63,7 +66,8 @@ inline void run_swiglu(operator_context& c) {
   };
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     map_broadcast(c, f, operand_of<T>(c.input(0)), operand_of<T>(c.input(1)),
-                  c.make_output(0).mutable_data<T>(), c.outputs[0].dims(), costly_piece);
+                  c.make_output_over(0, {0, 1}).mutable_data<T>(), c.outputs[0].dims(),
+                  costly_piece);
   });
 }
 

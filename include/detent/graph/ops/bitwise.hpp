@@ -104,7 +104,7 @@ inline void run_not(operator_context& c) {
   for_type(c, integers{}, c.input(0).type(), [&]<class T>() {
     map_elements(
         c, [](T x) { return static_cast<T>(~wide(x)); }, c.input(0).data<T>(),
-        c.make_output(0).mutable_data<T>(), cheap_piece);
+        c.make_output_over(0, {0}).mutable_data<T>(), cheap_piece);
   });
 }
 

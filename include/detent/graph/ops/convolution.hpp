@@ -39,6 +39,7 @@
 #include <detent/graph/ops/volume_patches.hpp>
 #include <detent/graph/ops/window.hpp>
 #include <detent/reference.hpp>
+#include <detent/winograd.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -182,48 +183,95 @@ inline void infer_conv(operator_context& c) {
   }
 }
 
-/// Makes output 0, which is declared as that of the convolution alone. The residual may be null; it
-/// is in channels-last order, and no volume has one.
+/// The packed filters of a float convolution, for direct sums, for Winograd's algorithm, or both.
+struct float_filters {
+  std::optional<packed_float_filters> direct;
+  std::optional<winograd_filters> winograd;
+
+  /// Whether there are filters for this tile; 0 stands for direct sums.
+  [[nodiscard]] bool has(std::size_t tile) const noexcept {
+    return tile == 0 ? direct.has_value() : winograd && winograd->tile() == tile;
+  }
+  /// Packs the weights of a node for this tile.
+  void add(const operator_context& c, std::size_t tile) {
+    const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+    const tensor weights = to_plain(c.inputs[1]);
+    const std::span<const float> bias = optional_floats(c, 2, f.out_channels);
+    if (tile == 0) {
+      direct.emplace(f, weights.data<float>(), bias);
+    } else {
+      winograd.emplace(f, weights.data<float>(), bias, tile);
+    }
+  }
+};
+
+/// What an executor keeps for itself of a float convolution of images.
+struct float_convolution {
+  window_cache windows;
+  float_filters more;  // if images of another size are computed in the other way
+};
+
+/// The tile with which a convolution is to be computed by Winograd's algorithm; 0 for the direct
+/// way.
+[[nodiscard]] inline std::size_t winograd_tile(const operator_context& c, const filter_shape& f,
+                                               const window& w) {
+  return c.winograd_tile != 0 && winograd_filters::pays(f, w, c.winograd_tile) ? c.winograd_tile
+                                                                               : 0;
+}
+
+/// Computes output 0, which has been made as declared for the convolution alone. The residual may
+/// be null, or the output itself; it is in channels-last order, and no volume has one.
 inline void convolve_floats(operator_context& c, const fused_clamp& clamp,
                             const float* residual = nullptr) {
-  tensor& y = c.make_output(0);
+  tensor& y = c.outputs[0];
   count_convolution(c, c.inputs[1].dims());
   if (is_volume(c)) {
     run_volume_conv(c, clamp);
     return;
   }
-  auto& state =
-      cached_state<packed_float_filters, window_cache>(c, {1, 2}, [&](packed_float_filters& fresh) {
-        const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
-        const tensor weights = to_plain(c.inputs[1]);
-        fresh =
-            packed_float_filters(f, weights.data<float>(), optional_floats(c, 2, f.out_channels));
-      });
-  const filter_shape& f = state.packed->shape();
+  const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+  window_cache windows;  // of a node that has no state yet
+  const auto tile_for = [&](window_cache& cache) { return winograd_tile(c, f, cache.get(c, 1)); };
+  auto& state = cached_state<float_filters, float_convolution>(
+      c, {1, 2}, [&](float_filters& fresh) { fresh.add(c, tile_for(windows)); });
+  const std::size_t tile = tile_for(state.own.windows);
+  if (!state.packed->has(tile) && !state.own.more.has(tile)) {
+    state.own.more.add(c, tile);
+  }
+  const float_filters& filters = state.packed->has(tile) ? *state.packed : state.own.more;
   float_epilogue_options options{clamp.lower, clamp.upper, {}};
   if (residual != nullptr) {
     options.residual =
         matrix_view<const float>(residual, y.count() / f.out_channels, f.out_channels);
   }
-  convolve(c.inputs[0].data<float>(), *state.packed, state.own.get(c, 1), y.mutable_data<float>(),
-           options, threads_for(c, f, floats_worth_threads));
+  const std::span<const float> x = c.inputs[0].data<float>();
+  const window& w = state.own.windows.get(c, 1);
+  const parallel_for& threads = threads_for(c, f, floats_worth_threads);
+  if (tile != 0) {
+    convolve(x, *filters.winograd, w, y.mutable_data<float>(), options, threads);
+  } else {
+    convolve(x, *filters.direct, w, y.mutable_data<float>(), options, threads);
+  }
 }
 
 inline void run_conv(operator_context& c) {
   require_floats(c);
   const fused_clamp clamp(c.n());
   if (!c.has_input(3)) {
+    c.make_output(0);
     convolve_floats(c, clamp);
     return;
   }
   const tensor& addend = c.inputs[3];
   if (addend.dims() == c.outputs[0].dims() && c.outputs[0].channels_last() && !is_volume(c)) {
+    c.make_output_over(0, {3});
     const tensor residual = to_channels_last(addend, c.allocate);
     convolve_floats(c, clamp, residual.data<float>().data());
     return;
   }
   const tensor declared = c.outputs[0];
   infer_convolution(c, 1, element_type::f32);  // not empty, as the sum is not
+  c.make_output(0);
   convolve_floats(c, fused_clamp(node()));
   const tensor images = to_plain(c.outputs[0], c.allocate);
   const tensor plain = to_plain(addend, c.allocate);
@@ -353,7 +401,8 @@ inline void run_conv_transpose(operator_context& c) {
     return;
   }
   const auto& state = cached_state<packed_float_groups>(c, {1}, [&](packed_float_groups& fresh) {
-    const auto weights = c.inputs[1].data<float>();
+    const tensor plain = to_plain(c.inputs[1]);
+    const auto weights = plain.data<float>();
     std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
     for (std::size_t g = 0; g < groups; ++g) {
       for (std::size_t i = 0; i < group_in; ++i) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory_resource>
 #include <span>
@@ -317,10 +318,12 @@ class elements {
 };
 
 /// Makes output 0 and calls fill(out), which writes its elements as T. If the output has another
-/// integer type, the elements are then narrowed to it.
+/// integer type, the elements are then narrowed to it. `over`: inputs in whose memory the output
+/// may be, as make_output_over() says.
 template <class T, class Fill>
-void fill_output(operator_context& c, const Fill& fill) {
-  tensor& out = c.make_output(0);
+void fill_output(operator_context& c, const Fill& fill,
+                 std::initializer_list<std::size_t> over = {}) {
+  tensor& out = c.make_output_over(0, over);
   if constexpr (std::is_integral_v<T>) {
     if (out.type() != type_of<T>()) {
       std::pmr::vector<T> values(out.count(), c.memory);

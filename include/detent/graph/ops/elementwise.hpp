@@ -46,7 +46,7 @@ void run_unary(operator_context& c) {
   const F f = make_function<F>(c.n());
   for_type(c, typename F::types{}, x.type(), [&]<class T>() {
     const std::span<const T> from = x.data<T>();
-    const std::span<T> to = c.make_output(0).mutable_data<T>();
+    const std::span<T> to = c.make_output_over(0, {0}).mutable_data<T>();
     for_pieces(c, to.size(), piece_of<F, T>, [&](std::size_t begin, std::size_t end) {
       apply(f, from.subspan(begin, end - begin), to.subspan(begin, end - begin));
     });
@@ -264,14 +264,17 @@ void run_binary(operator_context& c) {
   for_type(c, typename F::types{}, widened(c.input(0).type()), [&]<class T>() {
     const elements<T> a(c, c.input(0));
     const elements<T> b(c, c.input(1));
-    fill_output<T>(c, [&](std::span<T> out) {
-      if constexpr (dividing<F> && std::is_integral_v<T>) {
-        c.require(
-            out.empty() || std::find(b.view().begin(), b.view().end(), T{0}) == b.view().end(),
-            "integer division by zero");
-      }
-      map_broadcast(c, F{}, a.as_operand(), b.as_operand(), out, c.outputs[0].dims());
-    });
+    fill_output<T>(
+        c,
+        [&](std::span<T> out) {
+          if constexpr (dividing<F> && std::is_integral_v<T>) {
+            c.require(
+                out.empty() || std::find(b.view().begin(), b.view().end(), T{0}) == b.view().end(),
+                "integer division by zero");
+          }
+          map_broadcast(c, F{}, a.as_operand(), b.as_operand(), out, c.outputs[0].dims());
+        },
+        {0, 1});
   });
 }
 
@@ -470,7 +473,8 @@ void run_where_as(operator_context& c) {
   map_broadcast(
       c, [](std::uint8_t condition, Bits x, Bits y) { return condition != 0 ? x : y; },
       operand_of<std::uint8_t>(c.input(0)), operand_of<Bits>(c.input(1)),
-      operand_of<Bits>(c.input(2)), c.make_output(0).mutable_data<Bits>(), c.outputs[0].dims());
+      operand_of<Bits>(c.input(2)), c.make_output_over(0, {1, 2}).mutable_data<Bits>(),
+      c.outputs[0].dims());
 }
 
 inline void run_where(operator_context& c) {
@@ -631,7 +635,7 @@ inline void run_clip(operator_context& c) {
     const T low = clip_bound<T>(c, 1, "min", std::numeric_limits<T>::lowest());
     const T high = clip_bound<T>(c, 2, "max", (std::numeric_limits<T>::max)());
     const std::span<const T> from = x.data<T>();
-    const std::span<T> to = c.make_output(0).mutable_data<T>();
+    const std::span<T> to = c.make_output_over(0, {0}).mutable_data<T>();
     if constexpr (std::is_same_v<T, float>) {
       const auto clamp = detent::detail::active<kernels::float_function_kernels>().clamp;
       for_pieces(c, from.size(), cheap_piece, [&](std::size_t begin, std::size_t end) {

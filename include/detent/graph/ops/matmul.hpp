@@ -251,7 +251,7 @@ inline void run_matmul_sum(operator_context& c) {
   const tensor& b = c.inputs[1];
   const tensor& addend = c.inputs[2];
   const matmul_shape s(c, a.dims(), b.dims());
-  tensor& y = c.make_output(0);
+  tensor& y = c.make_output_over(0, {2});
   if (y.count() == 0) {
     return;
   }

@@ -155,7 +155,7 @@ void run_batch_normalization_as(operator_context& c) {
   const axis_view v = channel_view(c);
   const bool training = trains_statistics(c);
   const std::span<const T> x = c.input(0).data<T>();
-  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
   const auto scale = vector_input<T>(c, 1, v.length);
   const auto bias = vector_input<T>(c, 2, v.length);
   const auto mean = vector_input<T>(c, 3, v.length);
@@ -202,7 +202,7 @@ template <class T>
 void normalize_groups(operator_context& c, const axis_view& v, std::size_t groups,
                       std::span<const T> scale, std::span<const T> bias) {
   const std::span<const T> x = c.input(0).data<T>();
-  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
   if (x.empty()) {
     return;
   }
@@ -314,7 +314,7 @@ void standardize_rows(operator_context& c, std::size_t rows, std::size_t size, c
                       const T* bias) {
   const double epsilon = epsilon_of(c.n());
   const std::span<const T> x = c.input(0).data<T>();
-  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
   std::array<tensor*, 2> statistics{};
   for (std::size_t i = 0; i < 2; ++i) {
     if (c.has_output(i + 1)) {
@@ -393,7 +393,7 @@ inline void run_rms_normalization(operator_context& c) {
   const double epsilon = epsilon_of(c.n());
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> x = c.input(0).data<T>();
-    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
     if (x.empty()) {
       return;
     }
@@ -440,7 +440,7 @@ inline void run_image_scaler(operator_context& c) {
   const axis_view v = channel_view(c);
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> x = c.input(0).data<T>();
-    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
     for (std::size_t i = 0; i < x.size(); ++i) {
       const T product = detent::detail::rounded_product(x[i], static_cast<T>(scale));
       y[i] = product + static_cast<T>(biases[i / v.inner % v.length]);
@@ -510,7 +510,7 @@ inline void run_mean_variance(operator_context& c) {
   const std::vector<bool> reduced = mean_axes(c);
   for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
     const std::span<const T> x = c.input(0).data<T>();
-    const std::span<T> y = c.make_output(0).mutable_data<T>();
+    const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
     if (x.empty()) {
       return;
     }

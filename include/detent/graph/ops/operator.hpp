@@ -149,6 +149,9 @@ class operator_context {
   /// constant[i] is true if inputs[i] is the same in every run, so that state may be derived from
   /// it. May be shorter than `inputs`; use is_constant().
   std::span<const bool> constant;
+  /// last_use[i] is true if nothing needs the value of inputs[i] after this node, unless another
+  /// input holds it. May be shorter than `inputs`; see make_output_over().
+  std::span<const bool> last_use;
   std::vector<tensor> outputs;  ///< infer() sets types and shapes, run() adds the elements.
   /// What the operator keeps for this node between runs; it points to null before the first run,
   /// and the operator may put an object there. Null only in gradients, where it must not be used.
@@ -169,7 +172,8 @@ class operator_context {
   std::pmr::memory_resource* memory = std::pmr::new_delete_resource();
   /// Counts what run() needs and cannot take from `memory`; null if nothing is limited.
   memory_counter* counter = nullptr;
-  run_work* work = nullptr;  ///< What the run has done so far; null if nothing is limited.
+  run_work* work = nullptr;       ///< What the run has done so far; null if nothing is limited.
+  std::size_t winograd_tile = 0;  ///< See executor_options::winograd_tile.
 
   /// The node to which the operator is applied.
   [[nodiscard]] const node& n() const noexcept { return *current; }
@@ -215,6 +219,26 @@ class operator_context {
     tensor& t = outputs.at(i);
     t.set_storage(allocate(t.bytes()));
     return t;
+  }
+  /// Gives output i elements as make_output() does, but in the memory of the first one of these
+  /// inputs that has as many bytes in the same order and that nothing else uses, now or after this
+  /// node. Their elements stay until the operator writes to the output. For operators that read
+  /// what is at a place of such an input for the last time before they write to the same place of
+  /// the output, whatever the division among threads.
+  tensor& make_output_over(std::size_t i, std::initializer_list<std::size_t> candidates) {
+    tensor& t = outputs.at(i);
+    for (const std::size_t k : candidates) {
+      if (k >= inputs.size() || k >= last_use.size()) {
+        continue;
+      }
+      const tensor& x = inputs[k];
+      if (last_use[k] && x.count() == t.count() && x.bytes() == t.bytes() &&
+          x.channels_last() == t.channels_last() && x.owns_elements_alone()) {
+        t.share_elements(x);
+        return t;
+      }
+    }
+    return make_output(i);
   }
   /// Lets output i share the elements of `source` without copying. `source` must have the same
   /// element type; throws shape_mismatch if it has another number of elements.
@@ -349,13 +373,16 @@ inline constexpr std::size_t any_number = static_cast<std::size_t>(-1);
 inline void require_arity(const node& n, const operator_definition& d) {
   std::size_t inputs = n.inputs.size();
   const auto check = [&](bool holds, const auto&... parts) {
-    detent::require(holds, error_kind::bad_file, n.label(), ": ", parts...);
+    if (!holds) [[unlikely]] {
+      detent::raise(error_kind::bad_file, detent::detail::message(n.label(), ": ", parts...));
+    }
   };
-  check(inputs >= d.min_inputs && inputs <= d.max_inputs, inputs, " inputs, expected ",
-        d.min_inputs,
-        d.max_inputs == d.min_inputs ? std::string()
-        : d.max_inputs == any_number ? std::string(" or more")
-                                     : " to " + std::to_string(d.max_inputs));
+  if (inputs < d.min_inputs || inputs > d.max_inputs) [[unlikely]] {
+    check(false, inputs, " inputs, expected ", d.min_inputs,
+          d.max_inputs == d.min_inputs ? std::string()
+          : d.max_inputs == any_number ? std::string(" or more")
+                                       : " to " + std::to_string(d.max_inputs));
+  }
   for (std::size_t i = 0; i < d.min_inputs; ++i) {
     check(!n.inputs[i].empty(), "input ", i, " is missing");
   }

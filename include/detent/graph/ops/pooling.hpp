@@ -93,6 +93,7 @@ class pool_windows {
       return;
     }
     std::pmr::vector<std::size_t> taps(memory_);
+    taps.reserve(most_taps());
     std::size_t x = begin % places_[2].size();
     std::size_t y = begin / places_[2].size() % places_[1].size();
     std::size_t z = begin / places_[2].size() / places_[1].size();
@@ -287,6 +288,7 @@ inline void run_max_pool(operator_context& c) {
     for_image_slices(c, size.batch, windows.out_pixels(),
                      [&](std::size_t n, std::size_t first, std::size_t last) {
                        std::pmr::vector<const T*> rows(c.memory);
+                       rows.reserve(windows.most_taps());
                        windows.for_each_run(
                            first, last, last - first,
                            [&](std::size_t pixel, std::size_t pixels,
@@ -350,6 +352,7 @@ void for_each_average(const operator_context& c, const tensor& x, const pool_win
   for_image_slices(
       c, size.batch, windows.out_pixels(), [&](std::size_t n, std::size_t first, std::size_t last) {
         std::pmr::vector<const T*> pixels(c.memory);
+        pixels.reserve(windows.most_taps());
         windows.for_each(
             first, last,
             [&](std::size_t pixel, std::span<const std::size_t> taps, std::size_t padded) {

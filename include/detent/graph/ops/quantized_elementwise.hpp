@@ -162,7 +162,7 @@ void run_quantized_binary(operator_context& c) {
     detent::detail::quantize_levels(std::span<const float>(result), std::span(out, result.size()),
                                     py, levels);
   };
-  tensor& y = c.make_output(0);
+  tensor& y = c.make_output_over(0, {0, 3});
   for_type(c, quantized_types{}, a.type(), [&]<class T>() {
     for_type(c, quantized_types{}, y.type(), [&]<class Out>() {
       compute.template operator()<T, Out>(y.mutable_data<Out>().data());
@@ -287,7 +287,8 @@ inline void run_lookup(operator_context& c) {
       return apply_unary(function, opset, x);
     }));
   });
-  apply_table(c, *tables[0], c.inputs[0], c.make_output(0).mutable_raw());
+  std::byte* const to = c.make_output_over(0, {0}).mutable_raw();
+  apply_table(c, *tables[0], c.inputs[0], to);
 }
 
 // ---------------------------------------------------------------------------------------- concat

@@ -69,7 +69,7 @@ inline void run_quantized_batch_normalization(operator_context& c) {
   const axis_view v = channel_view(c);
   const std::array<std::uint8_t, 256>* tables = state.packed->data();
   const std::byte* from = c.inputs[0].raw();
-  std::byte* to = c.make_output(0).mutable_raw();
+  std::byte* to = c.make_output_over(0, {0}).mutable_raw();
   // A row is a pixel with all its channels, or all pixels of one channel.
   const bool channels_last = c.inputs[0].channels_last();
   const std::size_t rows = v.outer * (channels_last ? v.inner : v.length);

@@ -39,7 +39,7 @@ namespace ops {
 template <class T, class Value, class F>
 void map_rows(operator_context& c, const axis_view& v, const F& f) {
   const std::span<const T> x = c.input(0).data<T>();
-  const std::span<T> y = c.make_output(0).mutable_data<T>();
+  const std::span<T> y = c.make_output_over(0, {0}).mutable_data<T>();
   if (x.empty()) {
     return;
   }
@@ -206,7 +206,7 @@ inline void run_on_float_rows(operator_context& c, const axis_view& v,
     return;
   }
   const std::span<const float> x = c.input(0).data<float>();
-  const std::span<float> y = c.make_output(0).mutable_data<float>();
+  const std::span<float> y = c.make_output_over(0, {0}).mutable_data<float>();
   if (x.empty()) {
     return;
   }

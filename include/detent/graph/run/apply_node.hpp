@@ -260,7 +260,8 @@ inline std::vector<tensor> apply_unnamed(const operator_definition& definition, 
 /// one node, and returns the outputs. Inputs that had to be converted are replaced in
 /// `inputs.values` by their converted forms, so that the caller can hand these to the next user of
 /// the value, and apply() the node again. `known`, if not null, keeps what infer() declared and
-/// saves the call when the forms of the inputs are the same again.
+/// saves the call when the forms of the inputs are the same again. `last_use`: see
+/// operator_context; the elements of such inputs may be gone afterwards.
 ///
 /// Errors of the operator keep their kind and get the node's label in front, unless they have it
 /// already; running out of memory becomes bad_file. With `shapes_only`, value_unknown passes.
@@ -269,11 +270,13 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
                                  std::span<const bool> constant,
                                  std::unique_ptr<operator_state>& state, run_resources& resources,
                                  bool shapes_only, subgraph_caller* subgraphs = nullptr,
-                                 inferred_forms* known = nullptr) {
+                                 inferred_forms* known = nullptr,
+                                 std::span<const bool> last_use = {}) {
   operator_context c;
   c.current = &n;
   c.opset = opset;
   c.constant = constant;
+  c.last_use = last_use;
   c.state = &state;
   c.parallel = &resources.options.parallel;
   c.allocate = resources.allocate;
@@ -285,6 +288,7 @@ inline std::vector<tensor> apply(const node& n, const operator_definition& defin
   c.refusal = shapes_only ? &resources.refusal : nullptr;
   c.max_tensor_bytes = resources.options.max_tensor_bytes;
   c.work = &resources.work;
+  c.winograd_tile = resources.options.winograd_tile;
   try {
     return apply_unnamed(definition, inputs, resources, known, c);
   } catch (const error& e) {

@@ -27,7 +27,7 @@ namespace detail {
 class buffer_pool {
  public:
   buffer_pool(std::size_t limit, bool keeps)
-      : state_(std::make_shared<shared_state>(limit)), keeps_(keeps) {}
+      : state_(std::make_shared<shared_state>(limit, keeps)) {}
 
   /// A buffer of at least `bytes` bytes that begins on a cache line, or a page if it is large: a
   /// kept one if there is one of at most twice the size. It returns to the pool when its last owner
@@ -36,7 +36,7 @@ class buffer_pool {
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes) {
     const std::size_t size = size_for(bytes);
     memory buffer;
-    std::size_t capacity = size;
+    std::size_t whole = size;
     {
       const std::lock_guard lock(state_->mutex);
       auto found = state_->free.lower_bound(size);
@@ -45,7 +45,7 @@ class buffer_pool {
         ++found;
       }
       if (found != state_->free.end() && found->first <= 2 * size) {
-        capacity = found->first;
+        whole = found->first;
         buffer = std::move(found->second.buffers.back());
         found->second.buffers.pop_back();
         found->second.last_run = state_->runs;
@@ -63,24 +63,8 @@ class buffer_pool {
         throw;
       }
     }
-    std::byte* raw = buffer.release();
-    return {raw, [state = state_, keeps = keeps_, capacity](std::byte* p) {
-              memory returned(p, release{alignment_of(capacity)});
-              if (!keeps) {
-                state->budget.give_back(capacity);
-                return;
-              }
-              // Without memory for its place in the list, the buffer goes back to the heap: nothing
-              // may be thrown where a tensor ends.
-              try {
-                const std::lock_guard lock(state->mutex);
-                free_buffers& same = state->free[capacity];
-                same.last_run = state->runs;
-                same.buffers.push_back(std::move(returned));
-              } catch (...) {
-                state->budget.give_back(capacity);
-              }
-            }};
+    std::byte* const raw = buffer.release();
+    return {raw, [](std::byte*) {}, at_end_of_buffer<std::byte>(state_, raw, whole)};
   }
 
   /// Releases the free buffers of sizes that none of the last four runs has used. To be called at
@@ -115,9 +99,11 @@ class buffer_pool {
   static constexpr std::size_t page = 4096;
   /// From this size on, the rest of a last page is a small part.
   static constexpr std::size_t large = 16 * page;
+  /// The last bytes of a buffer, in which its owners are counted.
+  static constexpr std::size_t end_of_buffer = cache_line;
   /// The size of a buffer for a tensor, which is what counts against the limit.
   [[nodiscard]] static std::size_t size_for(std::size_t bytes) noexcept {
-    const std::size_t lines = (bytes + cache_line) / cache_line * cache_line;
+    const std::size_t lines = (bytes + cache_line) / cache_line * cache_line + end_of_buffer;
     return lines < large ? lines : (lines + page - 1) / page * page;
   }
   [[nodiscard]] static std::align_val_t alignment_of(std::size_t size) noexcept {
@@ -128,6 +114,39 @@ class buffer_pool {
     void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
   };
   using memory = std::unique_ptr<std::byte, release>;
+  struct shared_state;
+
+  /// The allocator of what std::shared_ptr needs to count the owners of a buffer. It takes the end
+  /// of the buffer, so that a kept buffer is handed out again without a call of the heap, and
+  /// returns the whole buffer where that memory is given back, which is the last that
+  /// std::shared_ptr does.
+  template <class T>
+  struct at_end_of_buffer {
+    using value_type = T;
+
+    at_end_of_buffer(std::shared_ptr<shared_state> of, std::byte* begin, std::size_t size) noexcept
+        : state(std::move(of)), buffer(begin), whole(size) {}
+    template <class U>
+    at_end_of_buffer(const at_end_of_buffer<U>& other) noexcept  // NOLINT: as allocators convert
+        : state(other.state), buffer(other.buffer), whole(other.whole) {}
+
+    [[nodiscard]] T* allocate(std::size_t n) const {
+      static_assert(sizeof(T) <= end_of_buffer && alignof(T) <= cache_line);
+      static_cast<void>(n);  // one object
+      return reinterpret_cast<T*>(buffer + whole - end_of_buffer);
+    }
+    void deallocate(T* /*owners*/, std::size_t /*n*/) const noexcept {
+      state->take_back(memory(buffer, release{alignment_of(whole)}), whole);
+    }
+    template <class U>
+    [[nodiscard]] bool operator==(const at_end_of_buffer<U>& other) const noexcept {
+      return buffer == other.buffer;
+    }
+
+    std::shared_ptr<shared_state> state;
+    std::byte* buffer;
+    std::size_t whole;
+  };
 
   /// The free buffers of one size.
   struct free_buffers {
@@ -136,8 +155,24 @@ class buffer_pool {
   };
 
   struct shared_state {
-    explicit shared_state(std::size_t limit) : budget(limit) {}
+    shared_state(std::size_t limit, bool kept) : budget(limit), keeps(kept) {}
 
+    /// Keeps a buffer for later, or gives its memory back to the heap.
+    void take_back(memory buffer, std::size_t size) noexcept {
+      if (keeps) {
+        // Without memory for its place in the list, the buffer goes back to the heap: nothing may
+        // be thrown where a tensor ends.
+        try {
+          const std::lock_guard lock(mutex);
+          free_buffers& same = free[size];
+          same.last_run = runs;
+          same.buffers.push_back(std::move(buffer));
+          return;
+        } catch (...) {
+        }
+      }
+      budget.give_back(size);
+    }
     /// Gives the memory of all free buffers back to the heap.
     void release_kept() {
       for (auto& [size, same] : free) {
@@ -159,6 +194,7 @@ class buffer_pool {
     }
 
     memory_budget budget;
+    const bool keeps;
     std::mutex mutex;
     std::size_t runs = 0;
     // Free buffers by size. Sizes without a free buffer stay as empty lists for a while, because
@@ -166,7 +202,6 @@ class buffer_pool {
     std::map<std::size_t, free_buffers> free;
   };
   std::shared_ptr<shared_state> state_;
-  bool keeps_;
 };
 
 }  // namespace detail

@@ -85,7 +85,7 @@ class executor {
   /// sort_and_check() leave them. `registry` holds the operators and must outlive the executor.
   ///
   /// Throws unsupported as require_supported() if a node has no operator or the opset is too new;
-  /// bad_file if nothing makes a graph output.
+  /// bad_file if nothing makes a graph output; invalid_argument for options that do not exist.
   explicit executor(model m, executor_options options = {},
                     const operator_registry& registry = default_operators())
       : executor(std::move(m), std::make_shared<detail::run_resources>(std::move(options), true),
@@ -94,8 +94,9 @@ class executor {
   /// Prepares another executor of the model of `of`, with options of its own: both may run at the
   /// same time on different threads. What one of them has packed from constants in its first run is
   /// shared by all that begin to run later, not made again; sub-graphs are an exception. Executors
-  /// that begin at the same time pack each for itself, and share one result afterwards. `of` may
-  /// run during the call, and end before the new executor.
+  /// that begin at the same time pack each for itself, and share one result afterwards. Executors
+  /// with another winograd_tile share nothing. `of` may run during the call, and end before the new
+  /// executor.
   DETENT_GRAPH_DECL executor(const executor& of, executor_options options);
 
   /// Not copyable: a copy would have to say how it runs, as the constructor above does.
@@ -135,6 +136,8 @@ class executor {
     std::int64_t opset = 0;
     std::vector<std::size_t> inputs;
     std::unique_ptr<bool[]> constant;
+    std::unique_ptr<bool[]> last_use;  // of each input: nothing behind it needs the value; an input
+                                       // that is there twice has its last use at the last place
     detail::node_inputs arguments;  // constant ones are kept between runs, in the order of elements
                                     // and the type that the operator took
     std::vector<std::size_t> outputs;
@@ -230,6 +233,9 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
       resources_(std::move(resources)),
       registry_(&registry),
       is_outermost_(is_outermost) {
+  const std::size_t tile = resources_->options.winograd_tile;
+  require(tile == 0 || tile == 2 || tile == 4, error_kind::invalid_argument,
+          "executor: winograd_tile is ", tile, ", not 0, 2 or 4");
   require_supported(model_, registry);
   detail::name_table<std::size_t> index(model_.initializers.size() + model_.inputs.size() +
                                         model_.nodes.size());
@@ -274,6 +280,7 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
       use(s.outputs.back());
     }
     s.constant = std::make_unique<bool[]>(s.inputs.size());
+    s.last_use = std::make_unique<bool[]>(s.inputs.size());
     for (std::size_t i = 0; i < s.inputs.size(); ++i) {
       s.constant[i] = s.inputs[i] != no_slot && constant_[s.inputs[i]];
       s.arguments.add(s.constant[i] ? slots_[s.inputs[i]] : tensor());
@@ -302,7 +309,12 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
   }
   for (std::size_t value = first_value; value < last_use.size(); ++value) {
     if (last_use[value] != no_slot) {
-      steps_[last_use[value]].last_use_of.push_back(value);
+      step& s = steps_[last_use[value]];
+      s.last_use_of.push_back(value);
+      const auto last = std::find(s.inputs.rbegin(), s.inputs.rend(), value);
+      if (last != s.inputs.rend()) {  // not only captured by a sub-graph, and not an output
+        s.last_use[static_cast<std::size_t>(s.inputs.rend() - last) - 1] = true;
+      }
     }
   }
   if (is_outermost_) {
@@ -313,7 +325,9 @@ DETENT_GRAPH_DECL executor::executor(model m, std::shared_ptr<detail::run_resour
 DETENT_GRAPH_DECL executor::executor(const executor& of, executor_options options)
     : executor(of.model_, std::make_shared<detail::run_resources>(std::move(options), true), true,
                *of.registry_) {
-  packed_ = of.packed_;
+  if (resources_->options.winograd_tile == of.resources_->options.winograd_tile) {
+    packed_ = of.packed_;
+  }
 }
 
 DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, tensor>& inputs,
@@ -351,15 +365,18 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
     }
   }
   for (step& s : steps_) {
+    capture_values(s, allocate);
     for (std::size_t i = 0; i < s.inputs.size(); ++i) {
       if (s.inputs[i] != no_slot && !s.constant[i]) {
-        s.arguments.set(i, slots_[s.inputs[i]]);
+        // Nothing else holds a value at its last use, so that the operator may write over it.
+        tensor& value = slots_[s.inputs[i]];
+        s.arguments.set(i, s.last_use[i] ? std::exchange(value, tensor()) : value);
       }
     }
-    capture_values(s, allocate);
-    std::vector<tensor> results = detail::apply(*s.current, *s.definition, s.opset, s.arguments,
-                                                {s.constant.get(), s.inputs.size()}, s.state,
-                                                *resources_, false, s.subgraphs.get(), &s.inferred);
+    std::vector<tensor> results =
+        detail::apply(*s.current, *s.definition, s.opset, s.arguments,
+                      {s.constant.get(), s.inputs.size()}, s.state, *resources_, false,
+                      s.subgraphs.get(), &s.inferred, {s.last_use.get(), s.inputs.size()});
     if (s.subgraphs) {
       s.subgraphs->clear_captured();
     }
@@ -370,7 +387,7 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
       // If the operator's input was reordered, later users of the value take the reordered form.
       // (If it was converted to another type, they take the original.)
       tensor& taken = s.arguments.values[i];
-      if (taken.type() == slots_[s.inputs[i]].type()) {
+      if (!s.last_use[i] && taken.type() == slots_[s.inputs[i]].type()) {
         slots_[s.inputs[i]] = std::move(taken);
       }
       taken = tensor();

@@ -33,6 +33,13 @@ struct executor_options {
   /// bad_file before it computes anything. Default: no limit; a limit bounds the time that a run
   /// takes.
   std::uint64_t max_multiply_adds = static_cast<std::uint64_t>(-1);
+  /// 2 or 4: convolutions of floats with 3x3 filters, one group, and strides and dilations of 1 are
+  /// computed by Winograd's algorithm with tiles of 2 x 2 or 4 x 4 outputs where that is faster
+  /// (winograd.hpp, docs/winograd.md). 0, the default: each output is one chain of fused
+  /// multiply-adds, as reference::dot() has it. Rounding errors, and so the last bits of results,
+  /// depend on the choice, but not on the processor or the threads. Integers are never affected. An
+  /// executor throws invalid_argument for other values.
+  std::size_t winograd_tile = 0;
 };
 
 }  // namespace graph
