@@ -13506,6 +13506,12 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// p + bytes, for an address that is only prefetched: it may be null, or lie beyond its array.
+[[nodiscard]] HWY_INLINE const std::int8_t* address_behind(const std::int8_t* p,
+                                                           std::size_t bytes) noexcept {
+  return reinterpret_cast<const std::int8_t*>(reinterpret_cast<std::uintptr_t>(p) + bytes);
+}
+
 /// Multiplies kRows rows by kPanels panels. The results are stored in `sums` if t.is_first, else
 /// added to them; rows of `sums` are kStride elements apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
@@ -13537,7 +13543,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
       if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
-        next += 64;
+        next = address_behind(next, 64);
       }
       DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
@@ -13582,7 +13588,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
     }
     t.rows += kRows;
     if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
-      t.next += t.next_bytes();
+      t.next = address_behind(t.next, t.next_bytes());
     }
   }
   return done;
@@ -13695,6 +13701,12 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// p + bytes, for an address that is only prefetched: it may be null, or lie beyond its array.
+[[nodiscard]] HWY_INLINE const std::int8_t* address_behind(const std::int8_t* p,
+                                                           std::size_t bytes) noexcept {
+  return reinterpret_cast<const std::int8_t*>(reinterpret_cast<std::uintptr_t>(p) + bytes);
+}
+
 /// Multiplies kRows rows by kPanels panels. The results are stored in `sums` if t.is_first, else
 /// added to them; rows of `sums` are kStride elements apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
@@ -13726,7 +13738,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
       if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
-        next += 64;
+        next = address_behind(next, 64);
       }
       DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
@@ -13771,7 +13783,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
     }
     t.rows += kRows;
     if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
-      t.next += t.next_bytes();
+      t.next = address_behind(t.next, t.next_bytes());
     }
   }
   return done;
@@ -13890,6 +13902,12 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// p + bytes, for an address that is only prefetched: it may be null, or lie beyond its array.
+[[nodiscard]] HWY_INLINE const std::int8_t* address_behind(const std::int8_t* p,
+                                                           std::size_t bytes) noexcept {
+  return reinterpret_cast<const std::int8_t*>(reinterpret_cast<std::uintptr_t>(p) + bytes);
+}
+
 /// Multiplies kRows rows by kPanels panels. The results are stored in `sums` if t.is_first, else
 /// added to them; rows of `sums` are kStride elements apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
@@ -13921,7 +13939,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
       if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
-        next += 64;
+        next = address_behind(next, 64);
       }
       DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
@@ -13966,7 +13984,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
     }
     t.rows += kRows;
     if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
-      t.next += t.next_bytes();
+      t.next = address_behind(t.next, t.next_bytes());
     }
   }
   return done;
@@ -14085,6 +14103,12 @@ HWY_INLINE void add_products(const std::uint8_t* const (&a)[kRows], std::size_t 
   }
 }
 
+/// p + bytes, for an address that is only prefetched: it may be null, or lie beyond its array.
+[[nodiscard]] HWY_INLINE const std::int8_t* address_behind(const std::int8_t* p,
+                                                           std::size_t bytes) noexcept {
+  return reinterpret_cast<const std::int8_t*>(reinterpret_cast<std::uintptr_t>(p) + bytes);
+}
+
 /// Multiplies kRows rows by kPanels panels. The results are stored in `sums` if t.is_first, else
 /// added to them; rows of `sums` are kStride elements apart.
 template <std::size_t kRows, std::size_t kPanels, std::size_t kStride>
@@ -14116,7 +14140,7 @@ HWY_INLINE void add_tile(const tile_operands& t, std::int32_t* sums) noexcept {
     for (; group + groups_per_step <= whole_groups; group += groups_per_step) {
       if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
         _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
-        next += 64;
+        next = address_behind(next, 64);
       }
       DETENT_UNROLL for (std::size_t i = 0; i < groups_per_step; ++i) {
         add_products<kRows, kPanels>(a, (group + i) * group_depth, b, t.panel_stride,
@@ -14161,7 +14185,7 @@ HWY_INLINE std::size_t add_tiles(std::size_t rows, tile_operands t, std::int32_t
     }
     t.rows += kRows;
     if constexpr (kRows == rows_of_tile && DETENT_PASS_PAIRS == 0) {
-      t.next += t.next_bytes();
+      t.next = address_behind(t.next, t.next_bytes());
     }
   }
   return done;
