@@ -90,7 +90,7 @@ void convolve(benchmark::State& state, const layer& l, detent::target target,
     benchmark::ClobberMemory();
   }
   const double error = o.error(l);
-  if (!(error < 1e-4)) {
+  if (!(error < 1e-5)) {
     state.SkipWithError("wrong result");
     return;
   }

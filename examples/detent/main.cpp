@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
     command
         ->add_option("--winograd", common.winograd_tile,
                      "Computes 3x3 convolutions of floats by Winograd's algorithm, with tiles of "
-                     "2 x 2 or 4 x 4 outputs: faster, with larger rounding errors")
+                     "2 x 2 or 4 x 4 outputs: faster; with 4, rounding errors are larger")
         ->check(CLI::IsMember({2, 4}));
   }
 
