@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What promises to allocate nothing when the same sizes come again. The operators below count for
-// the whole program.
+// What promises to allocate nothing when the same sizes come again.
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <type_traits>
 #include <vector>
@@ -14,81 +11,19 @@
 
 #include <detent/detent.hpp>
 
+#include "counted_allocations.hpp"
 #include "for_each_target.hpp"
 #include "random.hpp"
 
 namespace {
 
-std::atomic<std::size_t> allocations{0};
-/// How many allocations of `least_failing` bytes or more may follow before one fails; negative:
-/// none fails.
-std::atomic<int> large_ones_left{-1};
-std::atomic<std::size_t> least_failing{std::size_t{1} << 19U};
-
-void* counted(std::size_t size, std::size_t alignment) {
-  ++allocations;
-  if (large_ones_left >= 0 && size >= least_failing && large_ones_left-- == 0) {
-    throw std::bad_alloc();
-  }
-  const std::size_t rounded = (size + alignment) / alignment * alignment;  // not 0
-  void* const memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) {
-    std::abort();
-  }
-  return memory;
-}
-
-}  // namespace
-
-// Not inlined: g++ would see that what they return is freed as what aligned_alloc() returned, and
-// take that for a mistake.
-#if defined(__GNUC__)
-#define DETENT_TEST_NOINLINE __attribute__((noinline))
-#else
-#define DETENT_TEST_NOINLINE
-#endif
-
-DETENT_TEST_NOINLINE void* operator new(std::size_t size) {
-  return counted(size, alignof(std::max_align_t));
-}
-DETENT_TEST_NOINLINE void* operator new(std::size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<std::size_t>(alignment));
-}
-// std::stable_sort asks for its memory in this way. The standard library's own function would not
-// do: sanitizers have one that memory of the functions here does not go with.
-DETENT_TEST_NOINLINE void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
-  return counted(size, alignof(std::max_align_t));
-}
-DETENT_TEST_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
-DETENT_TEST_NOINLINE void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept {
-  std::free(memory);
-}
-DETENT_TEST_NOINLINE void operator delete(void* memory, std::size_t /*size*/) noexcept {
-  std::free(memory);
-}
-DETENT_TEST_NOINLINE void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
-  std::free(memory);
-}
-DETENT_TEST_NOINLINE void operator delete(void* memory, std::size_t /*size*/,
-                                          std::align_val_t /*alignment*/) noexcept {
-  std::free(memory);
-}
-
-namespace {
-
 using detent::matrix_view;
+using test::allocations;
+using test::allocations_of;
 using test::for_each_target;
+using test::large_ones_left;
+using test::least_failing;
 using test::random_source;
-
-/// Allocations of the third of three calls.
-template <class Run>
-std::size_t allocations_of(const Run& run) {
-  run();
-  run();
-  const std::size_t before = allocations;
-  run();
-  return allocations - before;
-}
 
 template <class A, class T>
 void check_product(std::size_t m, std::size_t n, std::size_t k, std::int32_t lhs_zero_point) {

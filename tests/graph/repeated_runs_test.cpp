@@ -615,6 +615,8 @@ TEST_CASE("operators that infer from forms look at no elements") {
   const std::map<std::string_view, example> examples = {
       {"Attention", {{heads, heads, heads, real({6, 6})}, {}}},
       {"BitCast", {{real({4})}, {{"to", number(6)}}}},
+      {"Cast", {{real({4})}, {{"to", number(6)}}}},
+      {"DepthToSpace", {{real({1, 8, 3, 3})}, {{"blocksize", number(2)}}}},
       {"BitShift", {{code, code}, {{"direction", test::text("LEFT")}}}},
       {"DynamicConv",
        {{real({1, 3, 8, 8}), tensor(element_type::s8, {4, 3, 2, 2}), scale, zero}, {}}},
@@ -634,15 +636,19 @@ TEST_CASE("operators that infer from forms look at no elements") {
          zero},
         {}}},
       {"Einsum", {{real({2, 3})}, {{"equation", test::text("ij->ji")}}}},
+      {"Gather", {{real({5, 3}), whole({2, 2})}, {}}},
       {"GridSample", {{real({1, 2, 5, 5}), real({1, 3, 3, 2})}, {}}},
       {"GRU", {{real({2, 1, 3}), real({1, 12, 3}), real({1, 12, 4})}, {}}},
       {"LSTM", {{real({2, 1, 3}), real({1, 16, 3}), real({1, 16, 4})}, {}}},
       {"RNN", {{real({2, 1, 3}), real({1, 4, 3}), real({1, 4, 4})}, {}}},
+      {"Not", {{tensor(element_type::boolean, {4})}, {}}},
       {"QuantizeLinear", {{real({4, 3}), real({}), tensor(element_type::u8, shape())}, {}}},
       {"QLinearBatchNormalization",
        {{code, scale, zero, real({3}), real({3}), real({3}), real({3}), scale, zero}, {}}},
       {"ReverseSequence", {{real({4, 3}), whole({3})}, {}}},
       {"RoiAlign", {{real({1, 2, 5, 5}), real({3, 4}), whole({3})}, {}}},
+      {"SpaceToDepth", {{real({1, 2, 6, 6})}, {{"blocksize", number(2)}}}},
+      {"Where", {{tensor(element_type::boolean, {4}), real({4}), real({4})}, {}}},
       {"RotaryEmbedding", {{heads, real({9, 4}), real({9, 4}), whole({2, 6})}, {}}},
   };
   std::size_t count = 0;
@@ -672,7 +678,7 @@ TEST_CASE("operators that infer from forms look at no elements") {
     CHECK(accepted);
     ++count;
   }
-  CHECK(count > 40);
+  CHECK(count > 110);
 }
 
 TEST_CASE("layouts: every element size goes to channels-last and back") {

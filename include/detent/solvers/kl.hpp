@@ -314,7 +314,6 @@ class divergence_search {
   /// of another candidate.
   [[nodiscard]] double of_clip(double clip, double limit) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    const auto& kernels = active<kernels::exponential_kernels>();
     const double lower = (std::max)(-clip, static_cast<double>(range_.lower));
     const double upper = (std::min)(clip, static_cast<double>(range_.upper));
     const double steps = static_cast<double>(scheme_.levels.qmax) - scheme_.levels.qmin;
@@ -383,7 +382,7 @@ class divergence_search {
       own[2] = c.p / c.q;
       own[3] = c.p < 1.0 && c.q < 1.0 ? (1.0 - c.p) / (1.0 - c.q) : 1.0;
     }
-    kernels.log(logs, std::size(logs));
+    kernels_.log(logs, std::size(logs));
     const double all_clipped = tails[0] + tails[1];
     // Q sums up to kept / total: the divergence of Q divided by its sum, and this.
     const double lost = -logs[0] - all_clipped / total_;
@@ -415,44 +414,63 @@ class divergence_search {
     for (std::size_t s = 0; s < 2; ++s) {
       bound += first[s] == 0 ? 0.0 : sides_[s].information[first[s]];
     }
-    std::size_t count_of_levels[2] = {0, 0};
+    // Both sides in turn: the levels next to zero lose most.
+    level_cursor cursors[2];
     for (std::size_t s = 0; s < 2; ++s) {
-      const divergence_side& side = sides_[s];
+      cursors[s].bin = first[s];
       masses_[s].resize(kept_count[s] + 1);
       logs_[s].resize(kept_count[s] + 1);
-      std::size_t n = 0;
-      double level = 1.0;
-      for (std::size_t at = first[s]; at < kept_count[s];) {
+    }
+    while (cursors[0].bin < kept_count[0] || cursors[1].bin < kept_count[1]) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        if (cursors[s].bin == kept_count[s]) {
+          continue;
+        }
         if (is_hopeless(bound)) {
           return infinity;
         }
-        const std::size_t begin = at;
-        const std::size_t begin_of_logs = n;
-        for (; at < kept_count[s] && n < begin_of_logs + levels_at_once; ++level) {
-          const std::size_t next = side.below((level + 0.5) * scale, at, kept_count[s]);
-          const double mass = side.count[next] - side.count[at];
-          masses_[s][n] = mass;
-          logs_[s][n] = next > at ? mass / (side.extent[next] - side.extent[at]) : 1.0;
-          n += next > at ? 1 : 0;
-          at = next;
-        }
-        kernels.log(logs_[s].data() + begin_of_logs, n - begin_of_logs);
-        bound += side.information[at] - side.information[begin];
-        bound -= product_sum(masses_[s].data() + begin_of_logs, logs_[s].data() + begin_of_logs,
-                             n - begin_of_logs);
+        bound += add_levels(s, cursors[s], scale, kept_count[s]);
       }
-      count_of_levels[s] = n;
     }
     if (is_hopeless(bound)) {
       return infinity;
     }
     for (std::size_t s = 0; s < 2; ++s) {
       sum += kept_count[s] == 0 ? 0.0 : sides_[s].information[kept_count[s]];
-      for (std::size_t i = 0; i < count_of_levels[s]; ++i) {
+      for (std::size_t i = 0; i < cursors[s].count; ++i) {
         sum -= rounded_product(masses_[s][i], logs_[s][i]);
       }
     }
     return (std::max)(sum / total_, 0.0);
+  }
+  /// Where a pass over the levels of a side is.
+  struct level_cursor {
+    std::size_t bin = 0;    // the first bin of the next level
+    std::size_t count = 0;  // the levels with bins that the pass has seen
+    double level = 1.0;     // the next level
+  };
+  /// Takes the next levels of a side: the mass and the logarithm of the density of each that has
+  /// bins. Returns how much information they lose.
+  [[nodiscard]] double add_levels(std::size_t s, level_cursor& cursor, double scale,
+                                  std::size_t kept) {
+    const divergence_side& side = sides_[s];
+    double* const masses = masses_[s].data() + cursor.count;
+    double* const logs = logs_[s].data() + cursor.count;
+    const std::size_t begin = cursor.bin;
+    std::size_t at = begin;
+    std::size_t n = 0;
+    for (; at < kept && n < levels_at_once; ++cursor.level) {
+      const std::size_t next = side.below((cursor.level + 0.5) * scale, at, kept);
+      const double mass = side.count[next] - side.count[at];
+      masses[n] = mass;
+      logs[n] = next > at ? mass / (side.extent[next] - side.extent[at]) : 1.0;
+      n += next > at ? 1 : 0;
+      at = next;
+    }
+    kernels_.log(logs, n);
+    cursor.bin = at;
+    cursor.count += n;
+    return side.information[at] - side.information[begin] - product_sum(masses, logs, n);
   }
   /// The sum of a[i] * b[i] in an order that does not wait for each addition.
   [[nodiscard]] static double product_sum(const double* a, const double* b,
@@ -472,6 +490,7 @@ class divergence_search {
 
   static constexpr std::size_t levels_at_once = 16;
 
+  const kernels::exponential_kernels& kernels_ = active<kernels::exponential_kernels>();
   value_range range_;
   quant_scheme scheme_;
   divergence_side sides_[2];  // negative, positive

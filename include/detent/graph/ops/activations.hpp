@@ -87,8 +87,8 @@ inline constexpr operator_definition activation_operators[] = {
     unary_operator<unary::gelu>(),
     unary_operator<unary::swish>(),
     unary_operator<unary::mish>(),
-    {"", "PRelu", 2, 2, layout_support::plain, &infer_widened<wide_types, &infer_prelu>,
-     &run_prelu},
+    {"", "PRelu", 2, 2, layout_support::plain, &infer_widened<wide_types, &infer_prelu>, &run_prelu,
+     true},
     {"", "SwiGLU", 2, 2, layout_support::elementwise, &infer_for<float_types, &infer_swiglu>,
      &run_swiglu, true},
 };

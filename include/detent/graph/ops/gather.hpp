@@ -166,7 +166,7 @@ inline void run_gather_nd(operator_context& c) {
 }  // namespace movement
 
 inline constexpr operator_definition gather_operators[] = {
-    {"", "Gather", 2, 2, layout_support::plain, movement::infer_gather, movement::run_gather},
+    {"", "Gather", 2, 2, layout_support::plain, movement::infer_gather, movement::run_gather, true},
     {"", "GatherElements", 2, 2, layout_support::plain, movement::infer_gather_elements,
      movement::run_gather_elements},
     {"", "GatherND", 2, 2, layout_support::plain, movement::infer_gather_nd,

@@ -662,9 +662,9 @@ inline constexpr operator_definition movement_operators[] = {
     {"", "Pad", 1, 4, layout_support::plain, movement::infer_pad, movement::run_pad},
     {"", "Tile", 2, 2, layout_support::plain, movement::infer_tile, movement::run_tile},
     {"", "SpaceToDepth", 1, 1, layout_support::plain, movement::infer_space_to_depth,
-     movement::run_space_to_depth},
+     movement::run_space_to_depth, true},
     {"", "DepthToSpace", 1, 1, layout_support::plain, movement::infer_depth_to_space,
-     movement::run_depth_to_space},
+     movement::run_depth_to_space, true},
 };
 
 }  // namespace graph::ops

@@ -596,13 +596,13 @@ inline void run_lrn(operator_context& c) {
 
 inline constexpr operator_definition normalization_operators[] = {
     {"", "BatchNormalization", 5, 5, layout_support::plain,
-     &infer_for<float_types, &infer_batch_normalization>, &run_batch_normalization},
+     &infer_for<float_types, &infer_batch_normalization>, &run_batch_normalization, true},
     {"", "InstanceNormalization", 3, 3, layout_support::plain,
-     &infer_for<float_types, &infer_with_channels>, &run_instance_normalization},
+     &infer_for<float_types, &infer_with_channels>, &run_instance_normalization, true},
     {"", "GroupNormalization", 3, 3, layout_support::plain,
-     &infer_for<float_types, &infer_with_channels>, &run_group_normalization},
+     &infer_for<float_types, &infer_with_channels>, &run_group_normalization, true},
     {"", "LayerNormalization", 2, 3, layout_support::plain,
-     &infer_for<float_types, &infer_layer_normalization>, &run_layer_normalization},
+     &infer_for<float_types, &infer_layer_normalization>, &run_layer_normalization, true},
     {"", "RMSNormalization", 2, 2, layout_support::plain,
      &infer_for<float_types, &infer_rms_normalization>, &run_rms_normalization, true},
     {"", "MeanVarianceNormalization", 1, 1, layout_support::plain,
@@ -610,7 +610,7 @@ inline constexpr operator_definition normalization_operators[] = {
     {"", "ImageScaler", 1, 1, layout_support::plain, &infer_for<float_types, &infer_image_scaler>,
      &run_image_scaler},
     {"", "LRN", 1, 1, layout_support::plain, &infer_for<float_types, &infer_with_channels>,
-     &run_lrn},
+     &run_lrn, true},
 };
 
 }  // namespace ops

@@ -265,7 +265,7 @@ inline constexpr operator_definition softmax_operators[] = {
     {"", "Hardmax", 1, 1, layout_support::plain, &infer_for<float_types, &infer_softmax>,
      &run_on_rows<each_row<hardmax_row>>, true},
     {"", "LpNormalization", 1, 1, layout_support::plain,
-     &infer_for<float_types, &infer_lp_normalization>, &run_lp_normalization},
+     &infer_for<float_types, &infer_lp_normalization>, &run_lp_normalization, true},
 };
 
 }  // namespace ops

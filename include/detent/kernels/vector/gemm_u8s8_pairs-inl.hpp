@@ -399,10 +399,11 @@ inline void gemm_wide_columns(const gemm_u8s8_args& g, std::size_t first, std::s
       widen_row(g.a + (first + r) * g.lda + k, depth, turned, chunk + r * wide_chunk);
     }
     for (std::size_t v = 0; v < panels * vectors_per_panel; ++v) {
+      const std::size_t place = v / vectors_per_panel * panel_stride + k * panel_columns +
+                                v % vectors_per_panel * lanes * group_depth;
+      // Without weights (K = 0), b is null: nothing may be added to it.
       const wide_operands t{chunk, (depth + group_depth - 1) / group_depth,
-                            b + v / vectors_per_panel * panel_stride + k * panel_columns +
-                                v % vectors_per_panel * lanes * group_depth,
-                            k == 0};
+                            depth == 0 ? b : b + place, k == 0};
       add_wide_rows<wide_rows>(rows, t, sums + v * lanes);
     }
   }
