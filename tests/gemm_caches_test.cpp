@@ -16,6 +16,7 @@
 #include "convolution_loops.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
+#include "matrix_column.hpp"
 #include "random.hpp"
 
 namespace {
@@ -296,7 +297,7 @@ TEST_CASE_TEMPLATE("gemm: tiles, last rows, last k and lone columns, rows at any
     for (std::size_t i = 0; i < s.m; ++i) {
       for (std::size_t j = 0; j < s.n; ++j) {
         right.push_back(static_cast<std::int32_t>(
-            detent::reference::dot(lhs.data() + i * lda, rhs.data() + j,
+            detent::reference::dot(lhs.data() + i * lda, test::column_of(rhs, j),
                                    static_cast<std::ptrdiff_t>(s.n), s.k, 11, 0, 0)));
       }
     }

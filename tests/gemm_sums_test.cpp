@@ -19,6 +19,7 @@
 #include "check_error.hpp"
 #include "compare.hpp"
 #include "for_each_target.hpp"
+#include "matrix_column.hpp"
 #include "random.hpp"
 
 namespace {
@@ -417,7 +418,7 @@ void check_addend(random_source& random, std::size_t m, std::size_t n, std::size
   for (std::size_t i = 0; i < m; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       sums.push_back(addend[i * stride + j] +
-                     detent::reference::dot(lhs.data() + i * k, rhs.data() + j,
+                     detent::reference::dot(lhs.data() + i * k, test::column_of(rhs, j),
                                             static_cast<std::ptrdiff_t>(n), k, lhs_zero_point,
                                             zero_points[j], bias[j]));
     }

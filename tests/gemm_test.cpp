@@ -15,6 +15,7 @@
 #include "compare.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
+#include "matrix_column.hpp"
 #include "oracle.hpp"
 #include "random.hpp"
 
@@ -118,8 +119,8 @@ struct integer_operands {
     for (std::size_t i = 0; i < max_rows; ++i) {
       for (std::size_t j = 0; j < max_columns; ++j) {
         const std::int64_t acc =
-            detent::reference::dot(lhs.data() + i * depth, rhs.data() + j, max_columns, depth,
-                                   o.lhs_zero_point, zero_points[j], bias[j]);
+            detent::reference::dot(lhs.data() + i * depth, test::column_of(rhs, j), max_columns,
+                                   depth, o.lhs_zero_point, zero_points[j], bias[j]);
         all.push_back(test::stored_value<T>(acc, scales[j], o));
       }
     }
@@ -608,8 +609,8 @@ struct float_operands {
     for (std::size_t i = 0; i < max_rows; ++i) {
       for (std::size_t j = 0; j < max_columns; ++j) {
         all.push_back(detent::reference::clamp(
-            detent::reference::dot(lhs.data() + i * depth, rhs.data() + j, max_columns, depth,
-                                   bias.empty() ? 0.0F : bias[j]),
+            detent::reference::dot(lhs.data() + i * depth, test::column_of(rhs, j), max_columns,
+                                   depth, bias.empty() ? 0.0F : bias[j]),
             lower, upper));
       }
     }

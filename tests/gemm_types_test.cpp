@@ -19,6 +19,7 @@
 #include "compare.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
+#include "matrix_column.hpp"
 #include "oracle.hpp"
 #include "random.hpp"
 
@@ -142,8 +143,8 @@ struct product_case {
       o.lhs_scale = lhs_scales.empty() ? options.lhs_scale : lhs_scales[i];
       for (std::size_t j = 0; j < n; ++j) {
         const std::int64_t acc = detent::reference::dot(
-            lhs.data() + i * k, rhs.data() + j, static_cast<std::ptrdiff_t>(n), k, o.lhs_zero_point,
-            zero_points[j], weight_bias[j]);
+            lhs.data() + i * k, test::column_of(rhs, j), static_cast<std::ptrdiff_t>(n), k,
+            o.lhs_zero_point, zero_points[j], weight_bias[j]);
         if constexpr (std::is_same_v<T, float> || std::is_same_v<T, detent::bfloat16>) {
           float real = std::fma(static_cast<float>(static_cast<std::int32_t>(acc)),
                                 o.lhs_scale * scales[j], bias.empty() ? 0.0F : bias[j]);
@@ -439,7 +440,7 @@ void check_dynamic_linear(random_source& random, std::size_t m, std::size_t n, s
     }
     for (std::size_t j = 0; j < n; ++j) {
       const std::int64_t acc =
-          detent::reference::dot(q.data(), w.data() + j, static_cast<std::ptrdiff_t>(n), k,
+          detent::reference::dot(q.data(), test::column_of(w, j), static_cast<std::ptrdiff_t>(n), k,
                                  p.zero_point, zero_points[j], 0);
       float real =
           std::fma(static_cast<float>(acc), p.scale * scales[j], o.bias.empty() ? 0.0F : bias[j]);

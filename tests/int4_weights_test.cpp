@@ -17,6 +17,7 @@
 #include "compare.hpp"
 #include "for_each_target.hpp"
 #include "guarded_memory.hpp"
+#include "matrix_column.hpp"
 #include "random.hpp"
 
 namespace {
@@ -133,10 +134,10 @@ struct product_case {
       const float scale = lhs_scales.empty() ? options.lhs_scale : lhs_scales[i];
       for (std::size_t j = 0; j < n; ++j) {
         const float real = detent::reference::grouped_dot(
-            lhs.data() + i * k, rhs.data() + j, stride, k,
+            lhs.data() + i * k, test::column_of(rhs, j), stride, k,
             group_size == 0 ? (std::max)(k, std::size_t{1}) : group_size,
             lhs_zero_points.empty() ? options.lhs_zero_point : lhs_zero_points[i],
-            scales.data() + j, zero_points.data() + j, stride);
+            test::column_of(scales, j), test::column_of(zero_points, j), stride);
         float x = std::fma(real, scale, bias.empty() ? 0.0F : bias[j]);
         if (!residual.empty()) {
           x += residual[i * (n + residual_gap) + j];

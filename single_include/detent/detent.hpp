@@ -48961,6 +48961,9 @@ void add_products_columns(const double_product_args& p, std::size_t column,
 
 inline void add_products(const double_product_args& p) noexcept {
   constexpr std::size_t tile_columns = double_tile_vectors * double_lanes;
+  if (p.depth == 0) {
+    return;  // B may be null, to which nothing may be added
+  }
   std::size_t column = 0;
   if (p.rows == 1) {
     for (; column + 2 * tile_columns <= p.columns; column += 2 * tile_columns) {
@@ -49086,6 +49089,9 @@ void add_products_columns(const double_product_args& p, std::size_t column,
 
 inline void add_products(const double_product_args& p) noexcept {
   constexpr std::size_t tile_columns = double_tile_vectors * double_lanes;
+  if (p.depth == 0) {
+    return;  // B may be null, to which nothing may be added
+  }
   std::size_t column = 0;
   if (p.rows == 1) {
     for (; column + 2 * tile_columns <= p.columns; column += 2 * tile_columns) {

@@ -267,8 +267,9 @@ TEST_CASE("automatic: SmoothQuant where the features behind a normalization diff
   // Between two layers, and at the input of the graph, there is nothing for it to do.
   test::random_source r(407);
   const graph::model m = depthwise_network(r);
-  const search_outcome outcome =
-      search(m, test::samples_of_x(r, {1, 3, 8, 8}, 8), test::samples_of_x(r, {1, 3, 8, 8}, 4));
+  const auto others = test::samples_of_x(r, {1, 3, 8, 8}, 4);
+  const auto samples = test::samples_of_x(r, {1, 3, 8, 8}, 8);
+  const search_outcome outcome = search(m, samples, others);
   CHECK(outcome.tried.count("SmoothQuant: alpha 0.5") == 0);
   CHECK(outcome.tried.count("channel alignment") == 0);
 }
@@ -295,8 +296,9 @@ TEST_CASE("automatic: channel alignment where the channels of two convolutions a
     }
     b.constant("b2", bias);
     b.output(b.add("Conv", {first, "w2", "b2"}));
-    const search_outcome outcome = search(b.get(), test::samples_of_x(r, {1, 3, 6, 6}, 12),
-                                          test::samples_of_x(r, {1, 3, 6, 6}, 12));
+    const auto others = test::samples_of_x(r, {1, 3, 6, 6}, 12);
+    const auto samples = test::samples_of_x(r, {1, 3, 6, 6}, 12);
+    const search_outcome outcome = search(b.get(), samples, others);
     INFO("plain ", outcome.plain, " dB, automatic ", outcome.automatic, " dB");
     CHECK(outcome.kept.count("channel alignment") == 1);
     CHECK(outcome.automatic > outcome.plain + 10.0);

@@ -178,9 +178,9 @@ TEST_CASE("in place: what an observer keeps stays") {
     copied[name] = values_of<float>(t);
   }));
   CHECK(kept.size() == 7);
-  for (const auto& [name, t] : kept) {
-    INFO(std::string(name));
-    CHECK(values_of<float>(t) == copied[name]);
+  for (const auto& entry : kept) {  // clang 14 lets no lambda, as INFO is, use a structured binding
+    INFO(entry.first);
+    CHECK(values_of<float>(entry.second) == copied[entry.first]);
   }
 }
 
