@@ -374,7 +374,8 @@ TEST_CASE("convolution: depthwise, rows of pixels that share their taps") {
   random_source random(9);
   INFO("seed ", random.seed());
   guarded_images memory;
-  for (const std::size_t channels : {1U, 16U, 31U, 32U, 40U, 48U, 64U, 65U, 96U, 160U}) {
+  for (const std::size_t channels :
+       {1U, 8U, 16U, 24U, 31U, 32U, 40U, 48U, 56U, 64U, 65U, 96U, 160U}) {
     for (const std::size_t kernel : {2U, 3U, 5U, 7U}) {
       geometry g;
       g.f = {channels, channels, channels, random.size(1, 6), kernel};

@@ -4781,8 +4781,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent case, half a vector. store_part() does the same for
-/// hn::StoreN.
+/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
+/// does the same for hn::StoreN.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -4793,8 +4793,20 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return hn::LoadN(d, from, count);
   } else {
     const hn::Half<D> half;
-    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
-                                    : load_part_without_mask(d, from, count);
+    if (count == hn::Lanes(half)) {
+      return hn::ZeroExtendVector(d, hn::LoadU(half, from));
+    }
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<decltype(half)> quarter;
+      if (count == 8) {
+        return hn::ZeroExtendVector(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from)));
+      }
+      if (count == 24) {
+        return hn::Combine(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from + 16)),
+                           hn::LoadU(half, from));
+      }
+    }
+    return load_part_without_mask(d, from, count);
   }
 }
 template <class D, class T>
@@ -4806,6 +4818,20 @@ HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept
   if constexpr (lanes == panel_columns || sizeof(T) == 4) {
     hn::StoreN(v, d, to, count);
   } else {
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<D> half;
+      const hn::Half<decltype(half)> quarter;
+      if (count % 8 == 0 && count < 32) {
+        if (count >= 16) {
+          hn::StoreU(hn::LowerHalf(half, v), half, to);
+        }
+        if (count % 16 != 0) {
+          const auto last = count == 24 ? hn::UpperHalf(half, v) : hn::LowerHalf(half, v);
+          hn::StoreU(hn::LowerHalf(quarter, last), quarter, to + count - 8);
+        }
+        return;
+      }
+    }
     store_part_without_mask(v, d, to, count);
   }
 }
@@ -5078,8 +5104,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent case, half a vector. store_part() does the same for
-/// hn::StoreN.
+/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
+/// does the same for hn::StoreN.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -5090,8 +5116,20 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return hn::LoadN(d, from, count);
   } else {
     const hn::Half<D> half;
-    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
-                                    : load_part_without_mask(d, from, count);
+    if (count == hn::Lanes(half)) {
+      return hn::ZeroExtendVector(d, hn::LoadU(half, from));
+    }
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<decltype(half)> quarter;
+      if (count == 8) {
+        return hn::ZeroExtendVector(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from)));
+      }
+      if (count == 24) {
+        return hn::Combine(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from + 16)),
+                           hn::LoadU(half, from));
+      }
+    }
+    return load_part_without_mask(d, from, count);
   }
 }
 template <class D, class T>
@@ -5103,6 +5141,20 @@ HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept
   if constexpr (lanes == panel_columns || sizeof(T) == 4) {
     hn::StoreN(v, d, to, count);
   } else {
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<D> half;
+      const hn::Half<decltype(half)> quarter;
+      if (count % 8 == 0 && count < 32) {
+        if (count >= 16) {
+          hn::StoreU(hn::LowerHalf(half, v), half, to);
+        }
+        if (count % 16 != 0) {
+          const auto last = count == 24 ? hn::UpperHalf(half, v) : hn::LowerHalf(half, v);
+          hn::StoreU(hn::LowerHalf(quarter, last), quarter, to + count - 8);
+        }
+        return;
+      }
+    }
     store_part_without_mask(v, d, to, count);
   }
 }
@@ -16293,6 +16345,35 @@ template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
+/// The 1 to 8 bytes at `from`, the first in the lowest bits.
+[[nodiscard]] HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from,
+                                                  std::size_t n) noexcept {
+  if (n == 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return eight;
+  }
+  if (n >= 4) {  // both ends, which may overlap
+    std::uint32_t first;
+    std::uint32_t last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - 4, sizeof last);
+    return first | std::uint64_t{last} << (8 * (n - 4));
+  }
+  return from[0] | std::uint64_t{from[n / 2]} << (8 * (n / 2)) |
+         std::uint64_t{from[n - 1]} << (8 * (n - 1));
+}
+
+/// A block of which only the first n bytes are there, and zeros behind them; n is 1 to 15.
+[[nodiscard]] HWY_INLINE hn::Vec<hn::Full128<std::uint8_t>> load_short_block(
+    const std::uint8_t* from, std::size_t n) noexcept {
+  const hn::Full128<std::uint64_t> d64;
+  const std::uint64_t low = load_bytes(from, (std::min)(n, std::size_t{8}));
+  const std::uint64_t high = n > 8 ? load_bytes(from + 8, n - 8) : 0;
+  return hn::BitCast(hn::Full128<std::uint8_t>(),
+                     hn::InterleaveLower(d64, hn::Set(d64, low), hn::Set(d64, high)));
+}
+
 /// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
 /// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
 /// zeros.
@@ -16314,13 +16395,20 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    const auto places = hn::LoadU(d_block, order + k);
+    // The last block of a row may be short. It is then read with bytes in front of it, if the row
+    // has so many: `lead` of them.
+    const std::size_t left = (std::min)(block_depth, depth - k);
+    const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
+    const auto places = hn::And(
+        hn::Add(hn::LoadU(d_block, order + k), hn::Set(d_block, static_cast<std::uint8_t>(lead))),
+        hn::Set(d_block, std::uint8_t{block_depth - 1}));
     const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      alignas(block_depth) std::uint8_t block[block_depth] = {};
-      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
-      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
-      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+      const std::uint8_t* const row = from + r * lda;
+      const auto block =
+          depth < block_depth ? load_short_block(row, depth) : hn::LoadU(d_block, row + k - lead);
+      hn::Store(hn::Xor(hn::TableLookupBytes(block, places), flips), d_block,
+                to + r * pair_chunk + k);
     }
   }
 }
@@ -16723,6 +16811,35 @@ template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
+/// The 1 to 8 bytes at `from`, the first in the lowest bits.
+[[nodiscard]] HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from,
+                                                  std::size_t n) noexcept {
+  if (n == 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return eight;
+  }
+  if (n >= 4) {  // both ends, which may overlap
+    std::uint32_t first;
+    std::uint32_t last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - 4, sizeof last);
+    return first | std::uint64_t{last} << (8 * (n - 4));
+  }
+  return from[0] | std::uint64_t{from[n / 2]} << (8 * (n / 2)) |
+         std::uint64_t{from[n - 1]} << (8 * (n - 1));
+}
+
+/// A block of which only the first n bytes are there, and zeros behind them; n is 1 to 15.
+[[nodiscard]] HWY_INLINE hn::Vec<hn::Full128<std::uint8_t>> load_short_block(
+    const std::uint8_t* from, std::size_t n) noexcept {
+  const hn::Full128<std::uint64_t> d64;
+  const std::uint64_t low = load_bytes(from, (std::min)(n, std::size_t{8}));
+  const std::uint64_t high = n > 8 ? load_bytes(from + 8, n - 8) : 0;
+  return hn::BitCast(hn::Full128<std::uint8_t>(),
+                     hn::InterleaveLower(d64, hn::Set(d64, low), hn::Set(d64, high)));
+}
+
 /// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
 /// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
 /// zeros.
@@ -16744,13 +16861,20 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    const auto places = hn::LoadU(d_block, order + k);
+    // The last block of a row may be short. It is then read with bytes in front of it, if the row
+    // has so many: `lead` of them.
+    const std::size_t left = (std::min)(block_depth, depth - k);
+    const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
+    const auto places = hn::And(
+        hn::Add(hn::LoadU(d_block, order + k), hn::Set(d_block, static_cast<std::uint8_t>(lead))),
+        hn::Set(d_block, std::uint8_t{block_depth - 1}));
     const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      alignas(block_depth) std::uint8_t block[block_depth] = {};
-      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
-      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
-      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+      const std::uint8_t* const row = from + r * lda;
+      const auto block =
+          depth < block_depth ? load_short_block(row, depth) : hn::LoadU(d_block, row + k - lead);
+      hn::Store(hn::Xor(hn::TableLookupBytes(block, places), flips), d_block,
+                to + r * pair_chunk + k);
     }
   }
 }
@@ -17159,6 +17283,35 @@ template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
+/// The 1 to 8 bytes at `from`, the first in the lowest bits.
+[[nodiscard]] HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from,
+                                                  std::size_t n) noexcept {
+  if (n == 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return eight;
+  }
+  if (n >= 4) {  // both ends, which may overlap
+    std::uint32_t first;
+    std::uint32_t last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - 4, sizeof last);
+    return first | std::uint64_t{last} << (8 * (n - 4));
+  }
+  return from[0] | std::uint64_t{from[n / 2]} << (8 * (n / 2)) |
+         std::uint64_t{from[n - 1]} << (8 * (n - 1));
+}
+
+/// A block of which only the first n bytes are there, and zeros behind them; n is 1 to 15.
+[[nodiscard]] HWY_INLINE hn::Vec<hn::Full128<std::uint8_t>> load_short_block(
+    const std::uint8_t* from, std::size_t n) noexcept {
+  const hn::Full128<std::uint64_t> d64;
+  const std::uint64_t low = load_bytes(from, (std::min)(n, std::size_t{8}));
+  const std::uint64_t high = n > 8 ? load_bytes(from + 8, n - 8) : 0;
+  return hn::BitCast(hn::Full128<std::uint8_t>(),
+                     hn::InterleaveLower(d64, hn::Set(d64, low), hn::Set(d64, high)));
+}
+
 /// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
 /// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
 /// zeros.
@@ -17180,13 +17333,20 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    const auto places = hn::LoadU(d_block, order + k);
+    // The last block of a row may be short. It is then read with bytes in front of it, if the row
+    // has so many: `lead` of them.
+    const std::size_t left = (std::min)(block_depth, depth - k);
+    const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
+    const auto places = hn::And(
+        hn::Add(hn::LoadU(d_block, order + k), hn::Set(d_block, static_cast<std::uint8_t>(lead))),
+        hn::Set(d_block, std::uint8_t{block_depth - 1}));
     const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      alignas(block_depth) std::uint8_t block[block_depth] = {};
-      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
-      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
-      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+      const std::uint8_t* const row = from + r * lda;
+      const auto block =
+          depth < block_depth ? load_short_block(row, depth) : hn::LoadU(d_block, row + k - lead);
+      hn::Store(hn::Xor(hn::TableLookupBytes(block, places), flips), d_block,
+                to + r * pair_chunk + k);
     }
   }
 }
@@ -17595,6 +17755,35 @@ template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
+/// The 1 to 8 bytes at `from`, the first in the lowest bits.
+[[nodiscard]] HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from,
+                                                  std::size_t n) noexcept {
+  if (n == 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return eight;
+  }
+  if (n >= 4) {  // both ends, which may overlap
+    std::uint32_t first;
+    std::uint32_t last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - 4, sizeof last);
+    return first | std::uint64_t{last} << (8 * (n - 4));
+  }
+  return from[0] | std::uint64_t{from[n / 2]} << (8 * (n / 2)) |
+         std::uint64_t{from[n - 1]} << (8 * (n - 1));
+}
+
+/// A block of which only the first n bytes are there, and zeros behind them; n is 1 to 15.
+[[nodiscard]] HWY_INLINE hn::Vec<hn::Full128<std::uint8_t>> load_short_block(
+    const std::uint8_t* from, std::size_t n) noexcept {
+  const hn::Full128<std::uint64_t> d64;
+  const std::uint64_t low = load_bytes(from, (std::min)(n, std::size_t{8}));
+  const std::uint64_t high = n > 8 ? load_bytes(from + 8, n - 8) : 0;
+  return hn::BitCast(hn::Full128<std::uint8_t>(),
+                     hn::InterleaveLower(d64, hn::Set(d64, low), hn::Set(d64, high)));
+}
+
 /// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
 /// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
 /// zeros.
@@ -17616,13 +17805,20 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    const auto places = hn::LoadU(d_block, order + k);
+    // The last block of a row may be short. It is then read with bytes in front of it, if the row
+    // has so many: `lead` of them.
+    const std::size_t left = (std::min)(block_depth, depth - k);
+    const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
+    const auto places = hn::And(
+        hn::Add(hn::LoadU(d_block, order + k), hn::Set(d_block, static_cast<std::uint8_t>(lead))),
+        hn::Set(d_block, std::uint8_t{block_depth - 1}));
     const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      alignas(block_depth) std::uint8_t block[block_depth] = {};
-      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
-      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
-      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+      const std::uint8_t* const row = from + r * lda;
+      const auto block =
+          depth < block_depth ? load_short_block(row, depth) : hn::LoadU(d_block, row + k - lead);
+      hn::Store(hn::Xor(hn::TableLookupBytes(block, places), flips), d_block,
+                to + r * pair_chunk + k);
     }
   }
 }
@@ -23299,7 +23495,7 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 ///   words[((((block * groups + group) * 4 + quarter) * 2 + tap % 2) * 16 + i) * 2 + tap % 4 / 2]
 ///
 /// `bytes` is null if a weight less its zero point does not fit a signed byte. If there are exactly
-/// 16 or 32 channels, the block repeats them until it is full, so that one vector can hold several
+/// 8, 16 or 32 channels, the block repeats them until it is full, so that one vector can hold several
 /// pixels; otherwise what lies behind the last channel is zero.
 struct depthwise_panels {
   const std::int8_t* bytes = nullptr;
@@ -23514,7 +23710,8 @@ class depthwise_weights {
     const std::size_t channels = f.out_channels;
     const std::size_t groups = taps.size() / group_depth;
     const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
-    const bool repeats = channels % kernels::panel_columns == 0 && strip_columns % channels == 0;
+    // As many channels as a vector of some target has 32-bit lanes, or more.
+    const bool repeats = channels >= 8 && strip_columns % channels == 0;
     words_.assign(blocks * groups * group_depth * strip_columns, 0);
     bytes_.assign(words_.size(), 0);
     bool fits = true;
@@ -24220,7 +24417,7 @@ class depthwise_part {
         weights_(weights + first / strip_columns * groups_ * weight_group_size +
                  first % strip_columns / quarters * group_depth / sizeof(W)),
         first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+        repeats_(rows_.channels >= lanes && rows_.channels < part_channels &&
                  part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
         in_step_(repeats_ ? part_channels : rows_.step),
         out_step_(repeats_ ? part_channels : rows_.channels),
@@ -24659,7 +24856,7 @@ class depthwise_part {
         weights_(weights + first / strip_columns * groups_ * weight_group_size +
                  first % strip_columns / quarters * group_depth / sizeof(W)),
         first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+        repeats_(rows_.channels >= lanes && rows_.channels < part_channels &&
                  part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
         in_step_(repeats_ ? part_channels : rows_.step),
         out_step_(repeats_ ? part_channels : rows_.channels),
@@ -25104,7 +25301,7 @@ class depthwise_part {
         weights_(weights + first / strip_columns * groups_ * weight_group_size +
                  first % strip_columns / quarters * group_depth / sizeof(W)),
         first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+        repeats_(rows_.channels >= lanes && rows_.channels < part_channels &&
                  part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
         in_step_(repeats_ ? part_channels : rows_.step),
         out_step_(repeats_ ? part_channels : rows_.channels),
@@ -25549,7 +25746,7 @@ class depthwise_part {
         weights_(weights + first / strip_columns * groups_ * weight_group_size +
                  first % strip_columns / quarters * group_depth / sizeof(W)),
         first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+        repeats_(rows_.channels >= lanes && rows_.channels < part_channels &&
                  part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
         in_step_(repeats_ ? part_channels : rows_.step),
         out_step_(repeats_ ? part_channels : rows_.channels),

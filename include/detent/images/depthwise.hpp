@@ -152,7 +152,8 @@ class depthwise_weights {
     const std::size_t channels = f.out_channels;
     const std::size_t groups = taps.size() / group_depth;
     const std::size_t blocks = (channels + strip_columns - 1) / strip_columns;
-    const bool repeats = channels % kernels::panel_columns == 0 && strip_columns % channels == 0;
+    // As many channels as a vector of some target has 32-bit lanes, or more.
+    const bool repeats = channels >= 8 && strip_columns % channels == 0;
     words_.assign(blocks * groups * group_depth * strip_columns, 0);
     bytes_.assign(words_.size(), 0);
     bool fits = true;

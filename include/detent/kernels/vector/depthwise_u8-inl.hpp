@@ -313,7 +313,7 @@ class depthwise_part {
         weights_(weights + first / strip_columns * groups_ * weight_group_size +
                  first % strip_columns / quarters * group_depth / sizeof(W)),
         first_(first),
-        repeats_(rows_.channels >= panel_columns && rows_.channels < part_channels &&
+        repeats_(rows_.channels >= lanes && rows_.channels < part_channels &&
                  part_channels % rows_.channels == 0 && rows_.step == rows_.channels),
         in_step_(repeats_ ? part_channels : rows_.step),
         out_step_(repeats_ ? part_channels : rows_.channels),

@@ -47,6 +47,35 @@ template <std::size_t kRows>
 inline constexpr std::size_t pair_tile_panels = (std::min)(rows_of_tile* panels_of_tile / kRows,
                                                            strip_panels);
 
+/// The 1 to 8 bytes at `from`, the first in the lowest bits.
+[[nodiscard]] HWY_INLINE std::uint64_t load_bytes(const std::uint8_t* from,
+                                                  std::size_t n) noexcept {
+  if (n == 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from, sizeof eight);
+    return eight;
+  }
+  if (n >= 4) {  // both ends, which may overlap
+    std::uint32_t first;
+    std::uint32_t last;
+    std::memcpy(&first, from, sizeof first);
+    std::memcpy(&last, from + n - 4, sizeof last);
+    return first | std::uint64_t{last} << (8 * (n - 4));
+  }
+  return from[0] | std::uint64_t{from[n / 2]} << (8 * (n / 2)) |
+         std::uint64_t{from[n - 1]} << (8 * (n - 1));
+}
+
+/// A block of which only the first n bytes are there, and zeros behind them; n is 1 to 15.
+[[nodiscard]] HWY_INLINE hn::Vec<hn::Full128<std::uint8_t>> load_short_block(
+    const std::uint8_t* from, std::size_t n) noexcept {
+  const hn::Full128<std::uint64_t> d64;
+  const std::uint64_t low = load_bytes(from, (std::min)(n, std::size_t{8}));
+  const std::uint64_t high = n > 8 ? load_bytes(from + 8, n - 8) : 0;
+  return hn::BitCast(hn::Full128<std::uint8_t>(),
+                     hn::InterleaveLower(d64, hn::Set(d64, low), hn::Set(d64, high)));
+}
+
 /// Copies `depth` bytes of kRows rows in the order of a strip, with its complements, and with the
 /// bits of `turned` inverted. The copy is filled up to a whole block with any values, which meet
 /// zeros.
@@ -68,13 +97,20 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    const auto places = hn::LoadU(d_block, order + k);
+    // The last block of a row may be short. It is then read with bytes in front of it, if the row
+    // has so many: `lead` of them.
+    const std::size_t left = (std::min)(block_depth, depth - k);
+    const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
+    const auto places = hn::And(
+        hn::Add(hn::LoadU(d_block, order + k), hn::Set(d_block, static_cast<std::uint8_t>(lead))),
+        hn::Set(d_block, std::uint8_t{block_depth - 1}));
     const auto flips = hn::Xor(hn::LoadU(d_block, complement + k), hn::Set(d_block, turned));
     DETENT_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      alignas(block_depth) std::uint8_t block[block_depth] = {};
-      std::memcpy(block, from + r * lda + k, (std::min)(block_depth, depth - k));
-      const auto row = hn::TableLookupBytes(hn::Load(d_block, block), places);
-      hn::Store(hn::Xor(row, flips), d_block, to + r * pair_chunk + k);
+      const std::uint8_t* const row = from + r * lda;
+      const auto block =
+          depth < block_depth ? load_short_block(row, depth) : hn::LoadU(d_block, row + k - lead);
+      hn::Store(hn::Xor(hn::TableLookupBytes(block, places), flips), d_block,
+                to + r * pair_chunk + k);
     }
   }
 }

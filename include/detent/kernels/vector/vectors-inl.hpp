@@ -120,8 +120,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent case, half a vector. store_part() does the same for
-/// hn::StoreN.
+/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
+/// does the same for hn::StoreN.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -132,8 +132,20 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return hn::LoadN(d, from, count);
   } else {
     const hn::Half<D> half;
-    return count == hn::Lanes(half) ? hn::ZeroExtendVector(d, hn::LoadU(half, from))
-                                    : load_part_without_mask(d, from, count);
+    if (count == hn::Lanes(half)) {
+      return hn::ZeroExtendVector(d, hn::LoadU(half, from));
+    }
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<decltype(half)> quarter;
+      if (count == 8) {
+        return hn::ZeroExtendVector(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from)));
+      }
+      if (count == 24) {
+        return hn::Combine(d, hn::ZeroExtendVector(half, hn::LoadU(quarter, from + 16)),
+                           hn::LoadU(half, from));
+      }
+    }
+    return load_part_without_mask(d, from, count);
   }
 }
 template <class D, class T>
@@ -145,6 +157,20 @@ HWY_INLINE void store_part(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept
   if constexpr (lanes == panel_columns || sizeof(T) == 4) {
     hn::StoreN(v, d, to, count);
   } else {
+    if constexpr (sizeof(T) == 1 && hn::MaxLanes(D{}) == 32) {
+      const hn::Half<D> half;
+      const hn::Half<decltype(half)> quarter;
+      if (count % 8 == 0 && count < 32) {
+        if (count >= 16) {
+          hn::StoreU(hn::LowerHalf(half, v), half, to);
+        }
+        if (count % 16 != 0) {
+          const auto last = count == 24 ? hn::UpperHalf(half, v) : hn::LowerHalf(half, v);
+          hn::StoreU(hn::LowerHalf(quarter, last), quarter, to + count - 8);
+        }
+        return;
+      }
+    }
     store_part_without_mask(v, d, to, count);
   }
 }
