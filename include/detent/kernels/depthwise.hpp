@@ -30,8 +30,8 @@ DETENT_KERNELS_NAMESPACE_BEGIN
 ///   words[((((block * groups + group) * 4 + quarter) * 2 + tap % 2) * 16 + i) * 2 + tap % 4 / 2]
 ///
 /// `bytes` is null if a weight less its zero point does not fit a signed byte. If there are exactly
-/// 8, 16 or 32 channels, the block repeats them until it is full, so that one vector can hold several
-/// pixels; otherwise what lies behind the last channel is zero.
+/// 8, 16 or 32 channels, the block repeats them until it is full, so that one vector can hold
+/// several pixels; otherwise what lies behind the last channel is zero.
 struct depthwise_panels {
   const std::int8_t* bytes = nullptr;
   const std::int16_t* words = nullptr;
