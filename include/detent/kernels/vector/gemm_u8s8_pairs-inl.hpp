@@ -97,8 +97,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // The last block of a row may be short. It is then read with bytes in front of it, if the row
-    // has so many: `lead` of them.
+    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
+    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(
