@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that compute each element of the output from one element of each input: arithmetic,
-// functions, comparisons, logic, Where, Cast, Pow, Clip, Identity and Dropout.
+// Operators that compute each number of the output from one number of each input: arithmetic,
+// functions, Max, Min, Mean, Pow, Clip, Identity and Dropout.
 #ifndef DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 #define DETENT_GRAPH_OPS_ELEMENTWISE_HPP
 
@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory_resource>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -63,33 +64,6 @@ template <class F>
           &infer_for<typename F::types, &infer_like_input>,
           &run_unary<F>,
           true};
-}
-
-/// Infers the output of IsNaN and IsInf.
-inline void infer_test(operator_context& c) {
-  c.set_output(0, element_type::boolean, c.input(0).dims());
-}
-
-/// Computes test(x) for each element as bool.
-template <class Test>
-void run_test(operator_context& c, const Test& test) {
-  for_type(c, float_types{}, c.input(0).type(), [&]<class T>() {
-    map_elements(c, test, c.input(0).data<T>(), c.make_output(0).mutable_data<std::uint8_t>(),
-                 cheap_piece);
-  });
-}
-
-inline void run_is_nan(operator_context& c) {
-  run_test(c, [](auto x) { return x != x; });
-}
-
-inline void run_is_inf(operator_context& c) {
-  const bool negative = c.n().get_int("detect_negative", 1) != 0;
-  const bool positive = c.n().get_int("detect_positive", 1) != 0;
-  run_test(c, [negative, positive](auto x) {
-    constexpr auto infinity = std::numeric_limits<decltype(x)>::infinity();
-    return (positive && x == infinity) || (negative && x == -infinity);
-  });
 }
 
 // --- two inputs ----------------------------------------------------------------------------------
@@ -209,50 +183,6 @@ struct min {
   }
 };
 
-struct equal {
-  template <class T>
-  [[nodiscard]] bool operator()(T a, T b) const {
-    return a == b;
-  }
-};
-
-struct less {
-  template <class T>
-  [[nodiscard]] bool operator()(T a, T b) const {
-    return a < b;
-  }
-};
-
-struct less_or_equal {
-  template <class T>
-  [[nodiscard]] bool operator()(T a, T b) const {
-    return a <= b;
-  }
-};
-
-// Booleans are read as bytes: a tensor may hold bytes other than 0 and 1, which a C++ bool must
-// not.
-using byte = std::uint8_t;
-
-struct logical_and {
-  static constexpr std::string_view name = "And";
-  [[nodiscard]] bool operator()(byte a, byte b) const { return a != 0 && b != 0; }
-};
-
-struct logical_or {
-  static constexpr std::string_view name = "Or";
-  [[nodiscard]] bool operator()(byte a, byte b) const { return a != 0 || b != 0; }
-};
-
-struct logical_xor {
-  static constexpr std::string_view name = "Xor";
-  [[nodiscard]] bool operator()(byte a, byte b) const { return (a != 0) != (b != 0); }
-};
-
-struct logical_equal {
-  [[nodiscard]] bool operator()(byte a, byte b) const { return (a != 0) == (b != 0); }
-};
-
 }  // namespace binary
 
 /// A function object that must not get an integer divisor of 0.
@@ -288,77 +218,6 @@ template <class F>
           &infer_widened<typename F::types, &infer_broadcast>,
           &run_binary<F>,
           true};
-}
-
-inline void infer_comparison(operator_context& c) {
-  infer_broadcast(c);
-  c.set_output(0, element_type::boolean, c.outputs[0].dims());
-}
-
-template <class F>
-void run_logic(operator_context& c) {
-  for (std::size_t i = 0; i < 2; ++i) {
-    c.require(c.input(i).type() == element_type::boolean, "input ", i, " is ",
-              graph::name(c.input(i).type()), ", not bool");
-  }
-  using binary::byte;
-  map_broadcast(c, F{}, operand_of<byte>(c.input(0)), operand_of<byte>(c.input(1)),
-                c.make_output(0).mutable_data<byte>(), c.outputs[0].dims());
-}
-
-/// Computes F(input First, the other input). Greater is Less with First = 1, that is with the
-/// inputs exchanged.
-template <class F, std::size_t First>
-void run_comparison(operator_context& c) {
-  if constexpr (std::is_same_v<F, binary::equal>) {
-    if (c.input(0).type() == element_type::boolean) {
-      run_logic<binary::logical_equal>(c);
-      return;
-    }
-  }
-  for_type(c, wide_types{}, widened(c.input(0).type()), [&]<class T>() {
-    const elements<T> a(c, c.input(First));
-    const elements<T> b(c, c.input(1 - First));
-    map_broadcast(c, F{}, a.as_operand(), b.as_operand(),
-                  c.make_output(0).mutable_data<std::uint8_t>(), c.outputs[0].dims());
-  });
-}
-
-/// Infers the output of run_comparison<F>().
-template <class F>
-void infer_comparison_of(operator_context& c) {
-  infer_comparison(c);
-  if (!std::is_same_v<F, binary::equal> || c.input(0).type() != element_type::boolean) {
-    expect_type(c, wide_types{}, widened(c.input(0).type()));
-  }
-}
-
-template <class F, std::size_t First = 0>
-[[nodiscard]] constexpr operator_definition comparison_operator(std::string_view name) {
-  return {"",
-          name,
-          2,
-          2,
-          layout_support::elementwise,
-          &infer_comparison_of<F>,
-          &run_comparison<F, First>};
-}
-
-template <class F>
-[[nodiscard]] constexpr operator_definition logic_operator() {
-  return {"", F::name, 2, 2, layout_support::elementwise, &infer_comparison, &run_logic<F>};
-}
-
-inline void infer_not(operator_context& c) {
-  c.require(c.input(0).type() == element_type::boolean, "input is ", graph::name(c.input(0).type()),
-            ", not bool");
-  infer_like_input(c);
-}
-
-inline void run_not(operator_context& c) {
-  map_elements(
-      c, [](std::uint8_t x) { return x == 0; }, c.input(0).data<std::uint8_t>(),
-      c.make_output(0).mutable_data<std::uint8_t>(), cheap_piece);
 }
 
 /// Why the elements of a Mod have no remainder as it is asked for; empty if they have.
@@ -453,83 +312,6 @@ template <class F, class Types>
           layout_support::elementwise,
           &infer_widened<Types, &infer_broadcast>,
           &run_fold<F, Types>};
-}
-
-// --- Where ---------------------------------------------------------------------------------------
-
-inline void infer_where(operator_context& c) {
-  c.require(c.input(0).type() == element_type::boolean, "the condition is ",
-            graph::name(c.input(0).type()), ", not bool");
-  c.require(c.input(1).type() == c.input(2).type(), "the choices are ",
-            graph::name(c.input(1).type()), " and ", graph::name(c.input(2).type()));
-  const shape choices = broadcast_dims(c, c.input(1).dims(), c.input(2).dims());
-  c.set_output(0, c.input(1).type(), broadcast_dims(c, c.input(0).dims(), choices));
-}
-
-/// Computes Where for elements of any type. Bits is an unsigned type of the size of an element;
-/// elements are only copied.
-template <class Bits>
-void run_where_as(operator_context& c) {
-  map_broadcast(
-      c, [](std::uint8_t condition, Bits x, Bits y) { return condition != 0 ? x : y; },
-      operand_of<std::uint8_t>(c.input(0)), operand_of<Bits>(c.input(1)),
-      operand_of<Bits>(c.input(2)), c.make_output_over(0, {1, 2}).mutable_data<Bits>(),
-      c.outputs[0].dims());
-}
-
-inline void run_where(operator_context& c) {
-  switch (element_size(c.input(1).type())) {
-    case 1:
-      run_where_as<std::uint8_t>(c);
-      return;
-    case 2:
-      run_where_as<std::uint16_t>(c);
-      return;
-    case 4:
-      run_where_as<std::uint32_t>(c);
-      return;
-    case 8:
-      run_where_as<std::uint64_t>(c);
-      return;
-    default:
-      c.require_supported(false, "no code for elements of type ", graph::name(c.input(1).type()));
-  }
-}
-
-// --- Cast ----------------------------------------------------------------------------------------
-
-inline void infer_cast_to(operator_context& c, element_type to) {
-  for (const element_type type : {c.input(0).type(), to}) {
-    c.require_supported(element_size(type) != 0, "no code for elements of type ",
-                        graph::name(type));
-  }
-  c.set_output(0, to, c.input(0).dims());
-}
-
-inline void infer_cast(operator_context& c) {
-  const std::int64_t to = c.n().get_int("to", 0);
-  c.require(to > 0 && to <= std::numeric_limits<std::int32_t>::max(),
-            "the attribute 'to' is missing or not a type");
-  infer_cast_to(c, static_cast<element_type>(to));
-}
-
-inline void infer_cast_like(operator_context& c) { infer_cast_to(c, c.input(1).type()); }
-
-inline void run_cast(operator_context& c) {
-  const tensor& x = c.input(0);
-  if (x.type() == c.outputs[0].type()) {
-    c.share_output(0, x);
-    return;
-  }
-  tensor& y = c.make_output(0);
-  const bool saturate = c.n().get_int("saturate", 1) != 0;
-  if (is_floating(x.type())) {
-    convert_elements<double>(c, x, y, saturate);
-  } else if (x.type() == element_type::u64) {
-    convert_elements<std::uint64_t>(c, x, y, saturate);
-  } else {
-    convert_elements<std::int64_t>(c, x, y, saturate);
-  }
 }
 
 // --- Pow -----------------------------------------------------------------------------------------
@@ -724,10 +506,6 @@ inline constexpr operator_definition elementwise_operators[] = {
     unary_operator<unary::acosh>(),
     unary_operator<unary::atanh>(),
     unary_operator<unary::shrink>(),
-    {"", "IsNaN", 1, 1, layout_support::elementwise, &infer_for<float_types, &infer_test>,
-     &run_is_nan, true},
-    {"", "IsInf", 1, 1, layout_support::elementwise, &infer_for<float_types, &infer_test>,
-     &run_is_inf, true},
     binary_operator<binary::add>(),
     binary_operator<binary::sub>(),
     binary_operator<binary::mul>(),
@@ -740,19 +518,6 @@ inline constexpr operator_definition elementwise_operators[] = {
     fold_operator<binary::add, float_types>("Sum"),
     {"", "Mean", 1, any_number, layout_support::elementwise,
      &infer_widened<float_types, &infer_broadcast>, &run_mean},
-    comparison_operator<binary::equal>("Equal"),
-    comparison_operator<binary::less, 1>("Greater"),
-    comparison_operator<binary::less>("Less"),
-    comparison_operator<binary::less_or_equal, 1>("GreaterOrEqual"),
-    comparison_operator<binary::less_or_equal>("LessOrEqual"),
-    logic_operator<binary::logical_and>(),
-    logic_operator<binary::logical_or>(),
-    logic_operator<binary::logical_xor>(),
-    {"", "Not", 1, 1, layout_support::elementwise, &infer_not, &run_not, true},
-    {"", "Where", 3, 3, layout_support::elementwise, &infer_where, &run_where, true},
-    {"", "Cast", 1, 1, layout_support::elementwise, &infer_cast, &run_cast, true},
-    // The second input gives only its type, so the order of its elements must not matter: plain.
-    {"", "CastLike", 2, 2, layout_support::plain, &infer_cast_like, &run_cast, true},
     {"", "Clip", 1, 3, layout_support::elementwise, &infer_for<number_types, &infer_like_input>,
      &run_clip, true},
     {"", "Identity", 1, 1, layout_support::elementwise, &infer_like_input, &run_identity, true},

@@ -11,6 +11,8 @@
 #include <detent/graph/ops/activations.hpp>
 #include <detent/graph/ops/attention.hpp>
 #include <detent/graph/ops/bitwise.hpp>
+#include <detent/graph/ops/cast.hpp>
+#include <detent/graph/ops/comparison.hpp>
 #include <detent/graph/ops/control_flow.hpp>
 #include <detent/graph/ops/convolution.hpp>
 #include <detent/graph/ops/detection.hpp>
@@ -54,6 +56,8 @@ DETENT_GRAPH_DECL const operator_registry& default_operators() {
     r.add(ops::activation_operators);
     r.add(ops::attention_operators);
     r.add(ops::bitwise_operators);
+    r.add(ops::cast_operators);
+    r.add(ops::comparison_operators);
     r.add(ops::control_flow_operators);
     r.add(ops::convolution_operators);
     r.add(ops::detection_operators);
