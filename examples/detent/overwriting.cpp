@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "overwriting.hpp"
 
+#include <cstddef>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "usage_error.hpp"
 
@@ -11,21 +16,54 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Files by all paths that lead to them. A model may have very many outputs, so that files are not
+/// compared with each other one by one.
+class file_list {
+ public:
+  /// Adds a file, which may not exist yet, unless it is here under this or another name. Returns
+  /// the file that is here then, otherwise null. Folders and devices are not added. What is
+  /// returned is valid as long as the list.
+  const named_file* add(const named_file& file) {
+    if (file.path.find('\0') != std::string::npos) {
+      return nullptr;  // a path that is refused where it is opened
+    }
+    std::error_code failed;
+    const fs::file_status status = fs::status(file.path, failed);
+    if (fs::exists(status) && !fs::is_regular_file(status)) {
+      return nullptr;
+    }
+    const std::string path = fs::weakly_canonical(file.path, failed).string();
+    if (failed) {
+      return nullptr;
+    }
+    const auto [at, is_new] = files_.emplace(path, file);
+    if (!is_new) {
+      return &at->second;
+    }
+    const auto links = fs::hard_link_count(path, failed);
+    if (failed || links < 2) {  // no other path without symbolic links leads to it
+      return nullptr;
+    }
+    for (const auto& other : linked_) {
+      if (fs::equivalent(other->first, path, failed)) {
+        return &other->second;
+      }
+    }
+    linked_.push_back(at);
+    return nullptr;
+  }
+
+ private:
+  using files_by_path = std::map<std::string, named_file>;  // paths without symbolic links
+  files_by_path files_;
+  std::vector<files_by_path::const_iterator> linked_;  // files with several names
+};
+
 /// Whether both paths lead to one file, which may not exist yet.
 bool is_same_file(const std::string& a, const std::string& b) {
-  if (a.find('\0') != std::string::npos || b.find('\0') != std::string::npos) {
-    return false;  // paths that are refused where they are opened
-  }
-  std::error_code failed;
-  const fs::file_status status = fs::status(a, failed);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    return false;  // a folder or a device
-  }
-  if (fs::equivalent(a, b, failed)) {
-    return true;
-  }
-  const fs::path first = fs::weakly_canonical(a, failed);
-  return !failed && first == fs::weakly_canonical(b, failed) && !failed;
+  file_list files;
+  files.add({"", a});
+  return files.add({"", b}) != nullptr;
 }
 
 }  // namespace
@@ -54,18 +92,14 @@ std::vector<named_file> files_named_by(const std::string& option,
 }
 
 void require_apart(const std::vector<named_file>& read, const std::vector<named_file>& written) {
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    for (const named_file& other : read) {
-      if (is_same_file(other.path, written[i].path)) {
-        throw usage_error(written[i].option + " " + written[i].path + " would overwrite " +
-                          other.option + " " + other.path);
-      }
-    }
-    for (std::size_t k = 0; k < i; ++k) {
-      if (is_same_file(written[k].path, written[i].path)) {
-        throw usage_error(written[i].option + " " + written[i].path + " would overwrite " +
-                          written[k].option + " " + written[k].path);
-      }
+  file_list files;
+  for (const named_file& file : read) {
+    files.add(file);
+  }
+  for (const named_file& file : written) {
+    if (const named_file* const other = files.add(file)) {
+      throw usage_error(file.option + " " + file.path + " would overwrite " + other->option + " " +
+                        other->path);
     }
   }
 }

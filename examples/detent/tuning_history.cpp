@@ -127,7 +127,7 @@ void tuning_history::add(const tuning_trial& t) {
   for (const tuning_trial& trial : trials_) {
     j["trials"].push_back(to_json(trial));
   }
-  graph::write_file(path_, j.dump(1, ' ', false, json_object::error_handler_t::replace) + "\n");
+  graph::write_file(path_, json_text(j, 1) + "\n");
 }
 
 }  // namespace detent_cli

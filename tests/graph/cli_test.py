@@ -256,7 +256,13 @@ class CommandLine(unittest.TestCase):
         self.assertIn("a?b?[31m?1m??c", text)
         for character in "\x1b\x9b\x7f\t":
             self.assertNotIn(character, text)
-        self.assertEqual(json.loads(self.works("inspect", path, "--json"))["outputs"][0]["name"], odd)
+        text = self.works("inspect", path, "--json")
+        self.assertEqual(json.loads(text)["outputs"][0]["name"], odd)
+        for character in "\x1b\x9b\x7f\t":
+            self.assertNotIn(character, text)
+        folder = self.folder / "named"
+        self.works("run", path, "--input", data, "-o", folder)
+        self.assertEqual([f.name for f in folder.iterdir()], ["a_b_[31m_1m__c.npy"])
 
     # --------------------------------------------------------------------------------------- data
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -148,16 +149,20 @@ TEST_CASE("hostile: strings where integers are expected") {
 }
 
 TEST_CASE("hostile: a rank that a few bytes ask for") {
-  model_builder b(13);
-  b.input("x", {1});
-  b.constant("rank", std::vector<std::int64_t>{200002});
-  graph::attribute one;
-  one.kind = graph::attribute::kind_type::t;
-  one.t = make_tensor(element_type::s64, {1}, std::vector<std::int64_t>{1});
-  const std::string ones = b.add("ConstantOfShape", {"rank"}, {{"value", one}});
-  b.output(b.add("Reshape", {"x", ones}));
-  check_graph_error(error_kind::bad_file, {"Reshape", "rank 200002", "64"}, [&] {
-    graph::executor runner(b.get());
-    static_cast<void>(runner.run({{"x", floats({1}, {1.0F})}}));
-  });
+  const auto refused = [](std::int64_t rank, std::initializer_list<std::string_view> words) {
+    model_builder b(13);
+    b.input("x", {1});
+    b.constant("rank", std::vector<std::int64_t>{rank});
+    graph::attribute one;
+    one.kind = graph::attribute::kind_type::t;
+    one.t = make_tensor(element_type::s64, {1}, std::vector<std::int64_t>{1});
+    const std::string ones = b.add("ConstantOfShape", {"rank"}, {{"value", one}});
+    b.output(b.add("Reshape", {"x", ones}));
+    check_graph_error(error_kind::bad_file, words, [&] {
+      graph::executor runner(b.get());
+      static_cast<void>(runner.run({{"x", floats({1}, {1.0F})}}));
+    });
+  };
+  refused(65, {"Reshape", "rank 65", "64"});
+  refused(200002, {"Reshape", "200002 elements", "128"});
 }

@@ -42,6 +42,18 @@ void refuses(std::initializer_list<std::string_view> words, const std::string& t
 
 }  // namespace
 
+TEST_CASE("inc: a file with so many values that reading it would take much memory") {
+  std::string many = "quantization: {op_wise: {a: [1";
+  for (int i = 0; i < 200000; ++i) {
+    many += i % 100 == 0 ? ",\n1" : ",1";
+  }
+  many += "]}}\n";
+  refuses({"c.yaml:", "more than 200000"}, many);
+  refuses({"c.yaml", "500002 commas"}, "a: [" + std::string(499999, ',') + "]\n");
+  CHECK_FALSE(inc::is_configuration(many));  // readers of other forms refuse it by its name
+  CHECK(inc::is_configuration("quantization: {}\n"));
+}
+
 TEST_CASE("inc: the file of the documentation") {
   const inc::configuration c = inc::parse_yaml(R"(# comments stay
 model:                                               # mandatory.

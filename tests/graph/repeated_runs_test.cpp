@@ -394,7 +394,7 @@ void infer_packed_add(graph::operator_context& c) {
 }
 
 void run_packed_add(graph::operator_context& c) {
-  const auto& state = graph::ops::cached_state<std::vector<float>>(c, {1}, [&](auto& packed) {
+  const auto& state = graph::ops::cached_state<std::vector<float>>(c, {1}, 0, [&](auto& packed) {
     ++packed_additions;
     const std::span<const float> values = c.inputs[1].data<float>();
     packed.assign(values.begin(), values.end());
@@ -491,7 +491,7 @@ struct counted {
 };
 
 void run_counted(graph::operator_context& c) {
-  static_cast<void>(graph::ops::cached_state<counted>(c, {1}, [](counted&) {}));
+  static_cast<void>(graph::ops::cached_state<counted>(c, {1}, 0, [](counted&) {}));
   CHECK(counted::living == 1);
   c.require(c.inputs[0].data<float>()[0] >= 0.0F, "the first value is negative");
   c.share_output(0, c.input(0));

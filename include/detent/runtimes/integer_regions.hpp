@@ -80,7 +80,12 @@ using namespace graph;
 class region_finder {
  public:
   region_finder(const model& m, const region_options& options, const operator_registry& registry)
-      : m_(m), links_(m), options_(options), registry_(registry), nodes_(m.nodes.size()) {}
+      : m_(m),
+        links_(m),
+        functions_(m),
+        options_(options),
+        registry_(registry),
+        nodes_(m.nodes.size()) {}
 
   region_search run() {
     region_search found;
@@ -212,7 +217,7 @@ class region_finder {
       return value.empty() || is_constant(value);
     });
     const operator_definition* const d = registry_.find(n.domain, n.op_type);
-    if (d == nullptr || m_.function_of(n) != nullptr) {
+    if (d == nullptr || functions_.function_of(n) != nullptr) {
       return refuse(i, "there is no operator for it");
     }
     if (has_bodies(n)) {
@@ -634,6 +639,7 @@ class region_finder {
 
   const model& m_;
   links links_;
+  function_table functions_;
   const region_options& options_;
   const operator_registry& registry_;
   std::map<std::string, tensor> known_;     // where open dimensions count as 1

@@ -781,16 +781,18 @@ class yaml_reader : public training_reader {
 
 /// Whether a YAML text has the form of Neural Compressor's configuration files: a map with a key
 /// `model`, `quantization`, `evaluation` or `tuning` that has no value or a map as value. Text that
-/// is not YAML has not.
+/// is not one YAML document has not.
 [[nodiscard]] inline bool is_configuration(const std::string& text) {
   try {
-    const YAML::Node root = YAML::Load(text);
+    const YAML::Node root = yaml_values("configuration").document(text);
     const auto is_section = [&](const char* key) {
       return root[key].IsDefined() && (root[key].IsMap() || root[key].IsNull());
     };
     return root.IsMap() && (is_section("model") || is_section("quantization") ||
                             is_section("evaluation") || is_section("tuning"));
   } catch (const YAML::Exception&) {
+    return false;
+  } catch (const error&) {
     return false;
   }
 }

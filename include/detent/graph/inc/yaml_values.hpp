@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,9 +28,21 @@ namespace graph::inc {
 
 namespace detail {
 
-/// Notes where the documents of a text begin that are not empty.
+/// The largest number of keys, scalars, lists and sections of a text. A document in memory takes
+/// about a kilobyte for each.
+inline constexpr std::ptrdiff_t most_yaml_values = 200000;
+
+/// The largest number of characters of a text between which keys and values stand: commas, colons,
+/// brackets that open, and ends of lines. A text of one flow sequence is divided into pieces of
+/// some hundred bytes each before the first value of it is known.
+inline constexpr std::ptrdiff_t most_yaml_separators = 2 * most_yaml_values;
+
+/// Notes where the documents of a text begin that are not empty. Throws invalid_argument if the
+/// text has more than most_yaml_values; `name` stands for it in the message.
 class document_starts final : public YAML::EventHandler {
  public:
+  explicit document_starts(std::string name) : name_(std::move(name)) {}
+
   std::vector<YAML::Mark> marks;  ///< In their order.
 
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -37,33 +50,40 @@ class document_starts final : public YAML::EventHandler {
     is_empty_ = true;
   }
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
-  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override { note(); }
-  void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override { count(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
                 const std::string& /*value*/) override {
-    note();
+    note(mark);
   }
-  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& /*tag*/,
                        YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {
-    note();
+    note(mark);
   }
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+  void OnMapStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
                   YAML::EmitterStyle::value /*style*/) override {
-    note();
+    note(mark);
   }
   void OnMapEnd() override {}
 
  private:
-  void note() {
+  void count(const YAML::Mark& mark) {
+    require(++values_ <= most_yaml_values, error_kind::invalid_argument, name_, ":", mark.line + 1,
+            ": the file has more than ", most_yaml_values, " keys and values, the limit");
+  }
+  void note(const YAML::Mark& mark) {
+    count(mark);
     if (is_empty_) {
       marks.push_back(start_);
     }
     is_empty_ = false;
   }
 
+  std::string name_;
   YAML::Mark start_;
   bool is_empty_ = true;
+  std::ptrdiff_t values_ = 0;
 };
 
 }  // namespace detail
@@ -79,14 +99,21 @@ class yaml_values {
   /// A line for each value so far that has no effect.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
-  /// The document of a text; null if it has none. Throws invalid_argument if it has several.
+  /// The document of a text; null if it has none. Throws invalid_argument if it has several, more
+  /// than most_yaml_values or more than most_yaml_separators.
   ///
   /// YAML::LoadAll() never returns for some texts: it takes what no document can begin with for an
   /// empty document, again and again.
   [[nodiscard]] YAML::Node document(const std::string& text) const {
+    const auto separators = std::count_if(text.begin(), text.end(), [](char c) {
+      return std::string_view(",:[{\n\r").find(c) != std::string_view::npos;
+    });
+    require(separators <= detail::most_yaml_separators, error_kind::invalid_argument, name_,
+            ": the file has ", separators, " commas, colons, brackets and lines, the limit is ",
+            detail::most_yaml_separators);
     std::istringstream in(text);
     YAML::Parser parser(in);
-    detail::document_starts starts;
+    detail::document_starts starts(name_);
     auto most = 2 + std::count(text.begin(), text.end(), '\n');  // documents begin on lines
     while (starts.marks.size() < 2 && most > 0 && parser.HandleNextDocument(starts)) {
       --most;

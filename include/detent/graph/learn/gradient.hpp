@@ -361,7 +361,7 @@ class gradient_graph {
     require(found != nullptr, error_kind::unsupported, n.label(), ": its operator has no gradient");
     for (std::size_t k = 0; k < n.outputs.size(); ++k) {
       require(k == 0 || found->every_output || gradients.count(n.outputs[k]) == 0,
-              error_kind::unsupported, n.label(), ": no gradient of output ", k, " '", n.outputs[k],
+              error_kind::unsupported, shown(n), ": no gradient of output ", k, " '", n.outputs[k],
               "'");
       if (!c.output_gradients[k].empty()) {
         require_type(n, *found, n.outputs[k]);

@@ -21,7 +21,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -98,6 +97,25 @@ struct attribute {
   [[nodiscard]] static attribute of(graph_body value);
 };
 
+namespace detail {
+
+/// The text or, if it has more than `most` bytes, its beginning of at most that length and "...".
+/// No character of UTF-8 is divided.
+[[nodiscard]] inline std::string cut_text(std::string_view text, std::size_t most) {
+  if (text.size() <= most) {
+    return std::string(text);
+  }
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80U;
+  };
+  while (most > 0 && continues(most)) {
+    --most;
+  }
+  return std::string(text.substr(0, most)) + "...";
+}
+
+}  // namespace detail
+
 /// One operation of a graph: an operator, the names of the values it takes and makes, and its
 /// attributes.
 struct node {
@@ -149,15 +167,27 @@ struct node {
     return found == outputs.end() ? none : *found;
   }
   /// The text by which messages name the node: the operator with the node's name or, if it has
-  /// none, with first_output().
+  /// none, with first_output(). Names of more than 256 bytes are cut. Checks that are made for each
+  /// of many values use shown() instead.
   [[nodiscard]] std::string label() const {
-    const std::string full = domain.empty() ? op_type : domain + "." + op_type;
+    constexpr std::size_t most = 256;  // lists of nodes must not need much more than their file
+    const std::string full =
+        detail::cut_text(domain.empty() ? op_type : domain + "." + op_type, most);
     if (!name.empty()) {
-      return full + " node '" + name + "'";
+      return full + " node '" + detail::cut_text(name, most) + "'";
     }
-    return full + " node of '" + first_output() + "'";
+    return full + " node of '" + detail::cut_text(first_output(), most) + "'";
   }
 };
+
+/// Prints the label of a node in messages; the text is made only if a message is.
+struct shown_node {
+  const node& of;  ///< The node that is named.
+  /// Adds node::label() to a message.
+  void append_to(std::string& message) const { message += of.label(); }
+};
+/// Wraps a node for messages; see shown_node. The node must outlive the result.
+[[nodiscard]] inline shown_node shown(const node& n) noexcept { return {n}; }
 
 /// What a file says of a value beside its name, type and shape; see unread_fields.
 struct value_notes {
@@ -235,18 +265,32 @@ struct model : graph_body {
   std::uint64_t external_bytes = 0;
   std::vector<std::string> external_files;  ///< Paths of these files, each once.
 
-  /// The function of the model that a node calls, or null if it calls none.
-  [[nodiscard]] const model_function* function_of(const node& n) const {
-    const auto found = std::find_if(
-        functions.begin(), functions.end(),
-        [&](const model_function& f) { return f.domain == n.domain && f.name == n.op_type; });
-    return found == functions.end() ? nullptr : &*found;
-  }
   /// The version of ONNX's own operators that the model uses; 1 if it states none.
   [[nodiscard]] std::int64_t opset() const {
     const auto found = opsets.find("");
     return found == opsets.end() ? 1 : found->second;
   }
+};
+
+/// The functions of a model by domain and name. The model must outlive it and keep its functions.
+class function_table {
+ public:
+  /// No functions.
+  function_table() = default;
+  /// Lists the functions of the model; of several with one name, the first.
+  explicit function_table(const model& m) {
+    for (const model_function& f : m.functions) {
+      functions_.emplace(std::pair<std::string_view, std::string_view>(f.domain, f.name), &f);
+    }
+  }
+  /// The function that a node calls, or null if it calls none.
+  [[nodiscard]] const model_function* function_of(const node& n) const {
+    const auto found = functions_.find({n.domain, n.op_type});
+    return found == functions_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::pair<std::string_view, std::string_view>, const model_function*> functions_;
 };
 
 /// How deep sub-graphs may be nested. Files are not trusted, and code that walks through a model
@@ -333,19 +377,23 @@ void for_each_value_name(const graph_body& g, const Function& f) {
 
 /// The names of the outer values that a sub-graph uses, itself or in sub-graphs within it.
 [[nodiscard]] inline std::set<std::string> captured_values(const graph_body& body) {
-  std::unordered_set<std::string> own{""};
+  detail::name_table<detail::no_value> own(body.inputs.size() + body.initializers.size() +
+                                           body.nodes.size());
+  own.add("");
   for (const value_info& v : body.inputs) {
-    own.insert(v.name);
+    own.add(v.name);
   }
   for (const auto& [name, t] : body.initializers) {
-    own.insert(name);
+    own.add(name);
   }
   for (const node& n : body.nodes) {
-    own.insert(n.outputs.begin(), n.outputs.end());
+    for (const std::string& output : n.outputs) {
+      own.add(output);
+    }
   }
   std::set<std::string> captured;
   const auto use = [&](const std::string& name) {
-    if (own.count(name) == 0) {
+    if (!own.has(name)) {
       captured.insert(name);
     }
   };
@@ -482,10 +530,9 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
     makers.add(name, given);
   }
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {
-    require(!g.nodes[i].outputs.empty(), error_kind::bad_file, g.nodes[i].label(),
-            " has no output");
+    require(!g.nodes[i].outputs.empty(), error_kind::bad_file, shown(g.nodes[i]), " has no output");
     for (const std::string& out : g.nodes[i].outputs) {
-      require(out.empty() || makers.add(out, i).second, error_kind::bad_file, g.nodes[i].label(),
+      require(out.empty() || makers.add(out, i).second, error_kind::bad_file, shown(g.nodes[i]),
               " makes '", out, "', which already exists");
     }
   }
@@ -510,7 +557,7 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
         }
         return;
       }
-      require(around != nullptr && around->has(in), error_kind::bad_file, g.nodes[i].label(),
+      require(around != nullptr && around->has(in), error_kind::bad_file, shown(g.nodes[i]),
               " uses '", in, "', which nothing makes");
     };
     std::for_each(g.nodes[i].inputs.begin(), g.nodes[i].inputs.end(), use);
@@ -558,7 +605,7 @@ inline void sort_and_check(graph_body& g, const name_scope* around, std::size_t 
   }
   if (sorted.size() < g.nodes.size()) {
     for (std::size_t i = 0; i < missing.size(); ++i) {
-      require(missing[i] == 0, error_kind::bad_file, g.nodes[i].label(), " is part of a cycle");
+      require(missing[i] == 0, error_kind::bad_file, shown(g.nodes[i]), " is part of a cycle");
     }
   }
   g.nodes = std::move(sorted);

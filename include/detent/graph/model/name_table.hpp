@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <detent/config.hpp>
+#include <detent/graph/model/name_hash.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -54,17 +55,10 @@ class name_table {
  private:
   static_assert(std::is_trivially_destructible_v<T>);
 
-  struct hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const noexcept {
-      return std::hash<std::string_view>()(name);
-    }
-  };
-
   // Behind a pointer: the values keep their addresses, and their memory, when the table moves.
   struct entries {
     std::pmr::monotonic_buffer_resource memory;
-    std::pmr::unordered_map<std::pmr::string, T, hash, std::equal_to<>> values{&memory};
+    std::pmr::unordered_map<std::pmr::string, T, name_hash, std::equal_to<>> values{&memory};
   };
   std::unique_ptr<entries> entries_ = std::make_unique<entries>();
 };

@@ -28,11 +28,19 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// The name of a value as the name of a file: each '/' is '_', so that it stays in its folder, and
-/// so is each null character, at which the system would end the name.
-[[nodiscard]] inline std::string file_name_of(std::string value) {
-  std::replace(value.begin(), value.end(), '/', '_');
-  std::replace(value.begin(), value.end(), '\0', '_');
-  return value;
+/// so is each control character of ASCII and of UTF-8, which terminals may obey.
+[[nodiscard]] inline std::string file_name_of(std::string_view value) {
+  const auto byte = [&](std::size_t i) {
+    return i < value.size() ? static_cast<unsigned char>(value[i]) : 0U;
+  };
+  std::string name;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const bool is_pair = byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) <= 0x9f;
+    const bool is_control = byte(i) < 0x20 || byte(i) == 0x7f || is_pair;
+    name += is_control || value[i] == '/' ? '_' : value[i];
+    i += is_pair ? 1U : 0U;
+  }
+  return name;
 }
 
 /// A folder with a sub-folder for each sample: `sample_0`, `sample_1`, ... or, as in ONNX's test

@@ -148,9 +148,10 @@ using packed_float_groups = std::vector<packed_floats>;
 
 inline void run_volume_conv(operator_context& c, const fused_clamp& clamp) {
   with_volume(c, 1, [&](const volume_sizes& s, const volume_patches& patches) {
-    const auto& state =
-        cached_state<packed_float_groups>(c, {1, 2}, [&](packed_float_groups& fresh) {
-          const tensor weights = to_plain(c.inputs[1]);
+    const auto& state = cached_state<packed_float_groups>(
+        c, {1, 2}, s.groups * packed_bytes(s.depth(), s.group_out()),
+        [&](packed_float_groups& fresh) {
+          const tensor weights = to_plain(c.inputs[1], c.allocate);
           const std::span<const float> bias = optional_floats(c, 2, s.out_channels);
           std::pmr::vector<float> matrix(s.depth() * s.group_out(), c.memory);
           for (std::size_t g = 0; g < s.groups; ++g) {
@@ -192,10 +193,17 @@ struct float_filters {
   [[nodiscard]] bool has(std::size_t tile) const noexcept {
     return tile == 0 ? direct.has_value() : winograd && winograd->tile() == tile;
   }
+  /// The bytes that add() needs, for packed weights and for what packing makes on the way.
+  [[nodiscard]] static std::size_t bytes(const filter_shape& f, std::size_t tile) noexcept {
+    constexpr std::size_t forms = 2;  // transformed and packed weights
+    return tile == 0
+               ? packed_float_filter_bytes(f)
+               : forms * (tile + 2) * (tile + 2) * packed_bytes(f.in_channels, f.out_channels);
+  }
   /// Packs the weights of a node for this tile.
   void add(const operator_context& c, std::size_t tile) {
     const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
-    const tensor weights = to_plain(c.inputs[1]);
+    const tensor weights = to_plain(c.inputs[1], c.allocate);
     const std::span<const float> bias = optional_floats(c, 2, f.out_channels);
     if (tile == 0) {
       direct.emplace(f, weights.data<float>(), bias);
@@ -233,7 +241,8 @@ inline void convolve_floats(operator_context& c, const fused_clamp& clamp,
   window_cache windows;  // of a node that has no state yet
   const auto tile_for = [&](window_cache& cache) { return winograd_tile(c, f, cache.get(c, 1)); };
   auto& state = cached_state<float_filters, float_convolution>(
-      c, {1, 2}, [&](float_filters& fresh) { fresh.add(c, tile_for(windows)); });
+      c, {1, 2}, c.are_constant({1, 2}) ? 0 : float_filters::bytes(f, tile_for(windows)),
+      [&](float_filters& fresh) { fresh.add(c, tile_for(windows)); });
   const std::size_t tile = tile_for(state.own.windows);
   if (!state.packed->has(tile) && !state.own.more.has(tile)) {
     state.own.more.add(c, tile);
@@ -400,23 +409,25 @@ inline void run_conv_transpose(operator_context& c) {
   if (x.count() == 0 || out.empty()) {
     return;
   }
-  const auto& state = cached_state<packed_float_groups>(c, {1}, [&](packed_float_groups& fresh) {
-    const tensor plain = to_plain(c.inputs[1]);
-    const auto weights = plain.data<float>();
-    std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
-    for (std::size_t g = 0; g < groups; ++g) {
-      for (std::size_t i = 0; i < group_in; ++i) {
-        for (std::size_t o = 0; o < group_out; ++o) {
-          for (std::size_t k = 0; k < taps; ++k) {
-            matrix[(i * taps + k) * group_out + o] =
-                weights[((g * group_in + i) * group_out + o) * taps + k];
+  const std::size_t bytes = groups * packed_bytes(group_in, taps * group_out);
+  const auto& state =
+      cached_state<packed_float_groups>(c, {1}, bytes, [&](packed_float_groups& fresh) {
+        const tensor plain = to_plain(c.inputs[1], c.allocate);
+        const auto weights = plain.data<float>();
+        std::pmr::vector<float> matrix(group_in * taps * group_out, c.memory);
+        for (std::size_t g = 0; g < groups; ++g) {
+          for (std::size_t i = 0; i < group_in; ++i) {
+            for (std::size_t o = 0; o < group_out; ++o) {
+              for (std::size_t k = 0; k < taps; ++k) {
+                matrix[(i * taps + k) * group_out + o] =
+                    weights[((g * group_in + i) * group_out + o) * taps + k];
+              }
+            }
           }
+          fresh.emplace_back(matrix_view<const float>(matrix.data(), group_in, taps * group_out),
+                             std::span<const float>{});
         }
-      }
-      fresh.emplace_back(matrix_view<const float>(matrix.data(), group_in, taps * group_out),
-                         std::span<const float>{});
-    }
-  });
+      });
   const std::size_t last = t.a.rank() - 1;
   const std::int64_t in_width = in.back();
   const std::int64_t out_width = t.out[last];
@@ -473,7 +484,9 @@ inline void run_integer_volume(operator_context& c, const integer_product_inputs
                                const tensor& lhs, std::optional<std::int32_t> lhs_zero_point) {
   with_volume(c, at.rhs, [&](const volume_sizes& s, const volume_patches& patches) {
     auto& state = cached_state<packed_integer_groups, std::optional<epilogue_options>>(
-        c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_integer_groups& fresh) {
+        c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
+        s.groups * packed_integer_bytes(s.depth(), s.group_out()),
+        [&](packed_integer_groups& fresh) {
           const filter_shape f = read_filters(c, lhs.dims(), c.input(at.rhs).dims());
           const rhs_terms terms(c, at, f.out_channels);
           const std::size_t zero_points =
@@ -522,9 +535,10 @@ inline void run_integer_convolution(operator_context& c, const integer_product_i
     run_integer_volume(c, at, lhs, lhs_zero_point);
     return;
   }
+  const filter_shape f = read_filters(c, lhs.dims(), c.input(at.rhs).dims());
   auto& state = cached_state<packed_filters, convolution_settings>(
-      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_filters& fresh) {
-        const filter_shape f = read_filters(c, lhs.dims(), c.input(at.rhs).dims());
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, packed_filter_bytes(f),
+      [&](packed_filters& fresh) {
         const rhs_terms terms(c, at, f.out_channels);
         const std::size_t zero_points =
             c.has_input(at.rhs_zero_point) ? c.inputs[at.rhs_zero_point].count() : 1;

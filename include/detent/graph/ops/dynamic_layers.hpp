@@ -135,6 +135,14 @@ struct packed_linear {
   packed_int4_weights of_4_bits;
   bool has_4_bits = false;
 
+  /// An upper bound of the bytes of packed_linear(c, sizes). A saved form has padded panels
+  /// already.
+  [[nodiscard]] static std::size_t bytes(const operator_context& c, const linear_sizes& sizes) {
+    constexpr std::size_t forms = 4;
+    return sizes.is_saved_form ? forms * c.inputs[1].count()
+                               : packed_integer_bytes(sizes.depth, sizes.columns);
+  }
+
   packed_linear() = default;
   packed_linear(const operator_context& c, const linear_sizes& sizes) {
     const tensor& b = c.inputs[1];
@@ -169,8 +177,9 @@ struct packed_linear {
 
 inline void run_dynamic_linear(operator_context& c) {
   const linear_sizes sizes = read_linear_sizes(c);
-  const auto& state = cached_state<packed_linear>(
-      c, {1, 2, 3}, [&](packed_linear& fresh) { fresh = packed_linear(c, sizes); });
+  const auto& state =
+      cached_state<packed_linear>(c, {1, 2, 3}, packed_linear::bytes(c, sizes),
+                                  [&](packed_linear& fresh) { fresh = packed_linear(c, sizes); });
   state.packed->with_weights([&](const auto& weights) {  // those in a saved form may not fit
     c.require(weights.depth() == sizes.depth && weights.columns() == sizes.columns,
               "the saved weights are ", weights.depth(), " x ", weights.columns(),
@@ -204,9 +213,9 @@ inline void infer_dynamic_conv(operator_context& c) {
 }
 
 inline void run_dynamic_conv(operator_context& c) {
-  auto& state =
-      cached_state<packed_filters, window_cache>(c, {1, 2, 3}, [&](packed_filters& fresh) {
-        const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+  const filter_shape f = read_filters(c, c.inputs[0].dims(), c.inputs[1].dims());
+  auto& state = cached_state<packed_filters, window_cache>(
+      c, {1, 2, 3}, packed_filter_bytes(f), [&](packed_filters& fresh) {
         const dynamic_layer_weights weights(c, f.out_channels);
         fresh = packed_filters(f, weights.values.values.data<std::int8_t>(), weights.options());
       });

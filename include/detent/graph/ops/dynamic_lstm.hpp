@@ -63,10 +63,13 @@ class dynamic_products {
  public:
   dynamic_products(operator_context& c, const recurrence& r)
       : context_(c), r_(r), quantized_(c.memory) {
-    const auto& state = cached_state<packed>(c, {1, 2, 8, 9, 10, 11}, [&](packed& fresh) {
-      pack(lstm_input_weights, r.inputs, fresh.input);
-      pack(lstm_hidden_weights, r.hidden, fresh.hidden);
-    });
+    const std::size_t bytes = packed_integer_bytes(r.inputs, gates() * r.hidden) +
+                              packed_integer_bytes(r.hidden, gates() * r.hidden);
+    const auto& state =
+        cached_state<packed>(c, {1, 2, 8, 9, 10, 11}, r.directions * bytes, [&](packed& fresh) {
+          pack(lstm_input_weights, r.inputs, fresh.input);
+          pack(lstm_hidden_weights, r.hidden, fresh.hidden);
+        });
     packed_ = state.packed.get();
     quantized_.resize(r.batch * (r.batch_first ? r.sequence : r.longest) * r.inputs);
   }

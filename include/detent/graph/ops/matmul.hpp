@@ -204,9 +204,10 @@ inline void run_matmul(operator_context& c) {
   c.count_multiply_adds({y.count(), s.k});
   if (a.type() == element_type::f32) {
     if (s.stacked_rows() && c.is_constant(1)) {
-      const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
-        fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
-      });
+      const auto& state =
+          cached_state<packed_floats>(c, {1}, packed_bytes(s.k, s.n), [&](packed_floats& fresh) {
+            fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
+          });
       const std::size_t rows = s.m * s.count();
       gemm({a.data<float>().data(), rows, s.k}, *state.packed,
            {y.mutable_data<float>().data(), rows, s.n}, {}, *c.parallel);
@@ -256,9 +257,10 @@ inline void run_matmul_sum(operator_context& c) {
     return;
   }
   c.count_multiply_adds({s.m, s.count(), s.n, s.k});
-  const auto& state = cached_state<packed_floats>(c, {1}, [&](packed_floats& fresh) {
-    fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
-  });
+  const auto& state =
+      cached_state<packed_floats>(c, {1}, packed_bytes(s.k, s.n), [&](packed_floats& fresh) {
+        fresh = packed_floats({b.data<float>().data(), s.k, s.n}, {});
+      });
   const std::size_t rows = s.m * s.count();
   const auto multiply = [&](std::span<float> out, const float_epilogue_options& options) {
     gemm({a.data<float>().data(), rows, s.k}, *state.packed, {out.data(), rows, s.n}, options,
@@ -357,11 +359,11 @@ inline void run_gemm(operator_context& c) {
       row_bias ? c.inputs[2].data<float>() : std::span<const float>{};
   std::optional<computed_floats> computed;
   const packed_floats& right =
-      c.is_constant(1)
-          ? *cached_state<packed_floats>(
-                 c, {1}, [&](packed_floats& fresh) { fresh = packed_floats(b, bias_row); })
-                 .packed
-          : computed.emplace(c, b, bias_row).packed();
+      c.is_constant(1) ? *cached_state<packed_floats>(
+                              c, {1}, packed_bytes(s.k, s.n),
+                              [&](packed_floats& fresh) { fresh = packed_floats(b, bias_row); })
+                              .packed
+                       : computed.emplace(c, b, bias_row).packed();
   const float* a = c.inputs[0].data<float>().data();
   std::pmr::vector<float> transposed(c.memory);
   if (s.transpose_a) {
@@ -465,14 +467,15 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
   signed_operand rhs;
   std::vector<float> scales{1.0F};
   if (s.stacked_rows()) {
-    weights = cached_state<packed_weights>(
-                  c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias},
-                  [&](packed_weights& fresh) {
-                    const signed_operand w = signed_rhs();
-                    fresh = pack_rhs(c, at, {w.values.data<std::int8_t>().data(), s.k, s.n},
-                                     w.zero_points);
-                  })
-                  .packed.get();
+    weights =
+        cached_state<packed_weights>(
+            c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, packed_integer_bytes(s.k, s.n),
+            [&](packed_weights& fresh) {
+              const signed_operand w = signed_rhs();
+              fresh =
+                  pack_rhs(c, at, {w.values.data<std::int8_t>().data(), s.k, s.n}, w.zero_points);
+            })
+            .packed.get();
   } else {
     rhs = signed_rhs();
     if (c.has_input(at.rhs_scale)) {
@@ -500,7 +503,9 @@ inline void run_integer_matmul(operator_context& c, const integer_product_inputs
         s, lhs.data<A>().data(), matrices, y.mutable_data<T>().data(),
         [&](const A* left, const std::int8_t* matrix, T* out, std::size_t rows, std::size_t index) {
           packed_weights once;
+          std::optional<counted_bytes> counted;
           if (weights == nullptr) {
+            counted.emplace(c, packed_integer_bytes(s.k, s.n));
             once = pack_weights(matrix_view<const std::int8_t>(matrix, s.k, s.n),
                                 {of_matrix(scales, index), of_matrix(rhs.zero_points, index), {}});
           }
@@ -572,9 +577,11 @@ inline matrix_view<const float> bias_rows(const operator_context& c,
 inline void run_quantized_gemm(operator_context& c, const integer_product_inputs& at) {
   const bool transposed = c.n().get_int("transB", 0) != 0;
   const tensor& b = c.inputs[at.rhs];
+  const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
+  const std::size_t k = static_cast<std::size_t>(b.dim(transposed ? 1 : 0));
   auto& state = cached_state<packed_weights, std::optional<epilogue_options>>(
-      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, [&](packed_weights& fresh) {
-        const std::size_t n = static_cast<std::size_t>(b.dim(transposed ? 0 : 1));
+      c, {at.rhs, at.rhs_scale, at.rhs_zero_point, at.bias}, packed_integer_bytes(k, n),
+      [&](packed_weights& fresh) {
         const signed_operand w = as_signed(
             c, b,
             read_zero_points(c, at.rhs_zero_point, column_values(c, at.rhs_zero_point, b, n)));
@@ -586,8 +593,6 @@ inline void run_quantized_gemm(operator_context& c, const integer_product_inputs
   epilogue_options options = cached_epilogue(c, at, state.own);
   options.lhs_scale *= c.n().get_float("alpha", 1.0F);
   const tensor& a = c.inputs[at.lhs];
-  const std::size_t k = state.packed->depth();
-  const std::size_t n = state.packed->columns();
   tensor& y = c.make_output(0);
   c.count_multiply_adds({y.count(), k});
   const std::size_t rows = n == 0 ? 0 : y.count() / n;

@@ -281,12 +281,9 @@ inline packed_int4_weights pack_nbits_codes(const operator_context& c, const nbi
       options);
 }
 
-/// The bytes that packed weights take which a run computes: for W4A8 about half a byte each, and a
-/// scale and a zero point for each block. 0 if all inputs are constant, as executors keep these.
-inline std::size_t computed_nbits_bytes(const operator_context& c, const nbits_layout& layout) {
-  if (c.are_constant({1, 2, 3, 4, 5})) {
-    return 0;
-  }
+/// The bytes that packed weights take: for W4A8 about half a byte each, and a scale and a zero
+/// point for each block.
+inline std::size_t packed_nbits_bytes(const operator_context& c, const nbits_layout& layout) {
   if (!takes_integer_rows(c, layout)) {
     return packed_bytes(layout.depth, layout.columns);
   }
@@ -297,15 +294,15 @@ inline std::size_t computed_nbits_bytes(const operator_context& c, const nbits_l
 
 inline void run_matmul_nbits(operator_context& c) {
   const nbits_layout layout = read_nbits_layout(c);
-  const counted_bytes computed(c, computed_nbits_bytes(c, layout));
-  const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 4, 5}, [&](packed_nbits& fresh) {
-    fresh.is_integer = takes_integer_rows(c, layout);
-    if (fresh.is_integer) {
-      fresh.codes = pack_nbits_codes(c, layout);
-    } else {
-      fresh.reals = dequantize_nbits(c, layout);
-    }
-  });
+  const auto& state = cached_state<packed_nbits>(c, {1, 2, 3, 4, 5}, packed_nbits_bytes(c, layout),
+                                                 [&](packed_nbits& fresh) {
+                                                   fresh.is_integer = takes_integer_rows(c, layout);
+                                                   if (fresh.is_integer) {
+                                                     fresh.codes = pack_nbits_codes(c, layout);
+                                                   } else {
+                                                     fresh.reals = dequantize_nbits(c, layout);
+                                                   }
+                                                 });
   const std::size_t rows = c.inputs[0].count() / layout.depth;
   const matrix_view<const float> a(c.inputs[0].data<float>().data(), rows, layout.depth);
   c.count_multiply_adds({rows, layout.columns, layout.depth});

@@ -31,14 +31,15 @@ namespace graph::ops {
 
 /// A list of integers that is an input since opset `since` and an attribute before. Nothing if the
 /// node does not have it. Throws bad_file, naming the node, if it is given in the form of other
-/// opsets, because ignoring it would compute something else.
+/// opsets, because ignoring it would compute something else, or if an input has more than `most`
+/// elements.
 [[nodiscard]] inline std::optional<std::vector<std::int64_t>> attribute_or_input(
     const operator_context& c, std::string_view attribute_name, std::size_t input,
-    std::int64_t since) {
+    std::int64_t since, std::size_t most = 2 * max_tensor_rank) {
   if (c.opset >= since) {
     c.require(c.n().find(attribute_name) == nullptr, "attribute ", attribute_name,
               " became an input in opset ", since, "; this is opset ", c.opset);
-    return c.has_input(input) ? std::optional(c.integers(input)) : std::nullopt;
+    return c.has_input(input) ? std::optional(c.integers(input, most)) : std::nullopt;
   }
   c.require(!c.has_input(input), "input ", input, " is an attribute (", attribute_name,
             ") before opset ", since, "; this is opset ", c.opset);
@@ -229,7 +230,7 @@ inline void run_concat(operator_context& c) {
 /// The lengths of Split's outputs along its axis, which has extent `dim`.
 [[nodiscard]] inline std::vector<std::int64_t> split_lengths(const operator_context& c,
                                                              std::int64_t dim) {
-  const auto given = attribute_or_input(c, "split", 1, 13);
+  const auto given = attribute_or_input(c, "split", 1, 13, c.n().outputs.size());
   const auto parts = static_cast<std::int64_t>(c.n().outputs.size());
   const std::string what = "split of dimension " + std::to_string(dim);
   c.require(parts > 0, "no outputs");

@@ -4,11 +4,14 @@
 #ifndef DETENT_GRAPH_OPS_NODE_STATE_HPP
 #define DETENT_GRAPH_OPS_NODE_STATE_HPP
 
+#include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <detent/config.hpp>
+#include <detent/graph/ops/counted_bytes.hpp>
 #include <detent/graph/ops/operator.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -22,6 +25,7 @@ struct nothing_else {};
 /// in each.
 template <class Packed, class Own = nothing_else>
 struct node_state : operator_state {
+  std::optional<counted_bytes> counted;  // of a packed part that is made in each run
   std::shared_ptr<const Packed> packed;
   Own own;
 
@@ -34,13 +38,18 @@ struct node_state : operator_state {
 
 /// The state of the node, whose packed part make(packed) fills. `is_constant`: all inputs that it
 /// reads are the same in every run, so that it is made once; otherwise it is made in each run,
-/// which it does not outlive.
+/// which it does not outlive, and `bytes`, an upper bound of its size, count against the limit of
+/// memory meanwhile. Throws bad_file if they do not fit.
 template <class Packed, class Own = nothing_else, class Make>
-node_state<Packed, Own>& cached_state(operator_context& c, bool is_constant, const Make& make) {
+node_state<Packed, Own>& cached_state(operator_context& c, bool is_constant, std::size_t bytes,
+                                      const Make& make) {
   if (*c.state == nullptr || !is_constant) {
+    auto fresh = std::make_unique<node_state<Packed, Own>>();
+    if (!is_constant) {
+      fresh->counted.emplace(c, bytes);
+    }
     auto packed = std::make_shared<Packed>();
     make(*packed);
-    auto fresh = std::make_unique<node_state<Packed, Own>>();
     fresh->packed = std::move(packed);
     fresh->for_one_run = !is_constant;
     *c.state = std::move(fresh);
@@ -51,8 +60,8 @@ node_state<Packed, Own>& cached_state(operator_context& c, bool is_constant, con
 /// The same for a packed part that is made from the inputs listed in `from`.
 template <class Packed, class Own = nothing_else, class Make>
 node_state<Packed, Own>& cached_state(operator_context& c, std::initializer_list<std::size_t> from,
-                                      const Make& make) {
-  return cached_state<Packed, Own>(c, c.are_constant(from), make);
+                                      std::size_t bytes, const Make& make) {
+  return cached_state<Packed, Own>(c, c.are_constant(from), bytes, make);
 }
 
 }  // namespace graph::ops

@@ -202,8 +202,10 @@ class operator_context {
 
   /// The elements of a small integer input (axes, sizes, ...) of type int64 or int32, as int64. An
   /// absent input gives an empty vector. Throws value_unknown if the elements are not known, which
-  /// happens only while shapes are inferred; bad_file, naming the node, for another type.
-  [[nodiscard]] std::vector<std::int64_t> integers(std::size_t i) const;
+  /// happens only while shapes are inferred; bad_file, naming the node, for another type or for
+  /// more than `most` elements. By default these are two for each dimension, as Pad has.
+  [[nodiscard]] std::vector<std::int64_t> integers(std::size_t i,
+                                                   std::size_t most = 2 * max_tensor_rank) const;
 
   /// Declares type and shape of output i; does nothing if the node has no such output. Called in
   /// infer(). Throws as element_count().
@@ -315,13 +317,15 @@ class operator_context {
 /// unknown.
 struct value_unknown {};
 
-inline std::vector<std::int64_t> operator_context::integers(std::size_t i) const {
+inline std::vector<std::int64_t> operator_context::integers(std::size_t i, std::size_t most) const {
   if (!has_input(i)) {
     return {};
   }
   const tensor& t = inputs[i];
   require(t.type() == element_type::s64 || t.type() == element_type::s32, "input ", i, " is ",
           graph::name(t.type()), ", not int64 or int32");
+  require(t.count() <= most, "input ", i, " has ", t.count(), " elements, at most ", most,
+          " make sense");
   if (!t.has_data()) {
     throw value_unknown{};
   }

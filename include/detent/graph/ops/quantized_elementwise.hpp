@@ -266,7 +266,8 @@ template <class Add>
       static_cast<node_state<node_tables>&>(**c.state).packed->types != types) {
     c.state->reset();
   }
-  const auto& state = cached_state<node_tables>(c, is_constant, [&](node_tables& made) {
+  const std::size_t bytes = types.size() * sizeof(node_tables::tables[0]);
+  const auto& state = cached_state<node_tables>(c, is_constant, bytes, [&](node_tables& made) {
     made.types = types;
     add(made.tables);
   });

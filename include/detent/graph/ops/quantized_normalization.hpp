@@ -64,8 +64,10 @@ inline void make_channel_tables(const operator_context& c, channel_tables& table
 }
 
 inline void run_quantized_batch_normalization(operator_context& c) {
-  const auto& state = cached_state<channel_tables>(
-      c, {1, 2, 3, 4, 5, 6, 7, 8}, [&](channel_tables& tables) { make_channel_tables(c, tables); });
+  const std::size_t bytes = c.inputs[3].count() * sizeof(channel_tables::value_type);
+  const auto& state =
+      cached_state<channel_tables>(c, {1, 2, 3, 4, 5, 6, 7, 8}, bytes,
+                                   [&](channel_tables& tables) { make_channel_tables(c, tables); });
   const axis_view v = channel_view(c);
   const std::array<std::uint8_t, 256>* tables = state.packed->data();
   const std::byte* from = c.inputs[0].raw();

@@ -275,7 +275,11 @@ class float_products {
     for (const std::size_t p : parts_) {
       gates_ += p;
     }
-    const auto& state = cached_state<packed>(c, {1, 2}, [&](packed& fresh) {
+    std::size_t bytes = packed_bytes(r.inputs, gates_ * r.hidden);
+    for (const std::size_t p : parts_) {
+      bytes += packed_bytes(r.hidden, p * r.hidden);
+    }
+    const auto& state = cached_state<packed>(c, {1, 2}, r.directions * bytes, [&](packed& fresh) {
       const float* w = c.inputs[1].data<float>().data();
       const float* h = c.inputs[2].data<float>().data();
       for (std::size_t d = 0; d < r.directions; ++d) {

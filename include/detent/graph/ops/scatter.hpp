@@ -261,7 +261,8 @@ inline void run_tensor_scatter(operator_context& c) {
   const tensor& update = c.input(1);
   const std::size_t axis = sequence_axis(c);
   const bool circular = is_circular(c);
-  const std::vector<std::int64_t> first = c.integers(2);
+  const std::vector<std::int64_t> first =
+      c.integers(2, in.rank() == 0 ? 0 : static_cast<std::size_t>(in.dim(0)));
   std::byte* out = copy_data(c);
   if (update.bytes() == 0) {
     return;

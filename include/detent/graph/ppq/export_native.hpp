@@ -101,10 +101,11 @@ class native_writer {
 
   void list_operations() {
     unused_names names;
+    const function_table functions(g_.network);
     for (const node& n : g_.network.nodes) {
       require(!has_bodies(n), error_kind::unsupported, n.label(),
               ": PPQ has no operators with sub-graphs");
-      require(g_.network.function_of(n) == nullptr, error_kind::unsupported, n.label(),
+      require(functions.function_of(n) == nullptr, error_kind::unsupported, n.label(),
               ": PPQ has no functions of models");
       operation o{names.take(operator_name(n)), n.inputs, n.outputs};
       while (!o.inputs.empty() && o.inputs.back().empty()) {

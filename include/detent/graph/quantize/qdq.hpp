@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/quantize/activation_levels.hpp>
@@ -282,15 +282,15 @@ class qdq_writer {
   const quantization_parameters& p_;
   model m_;
   const std::vector<std::size_t>* nodes_of_plan_ = nullptr;  // null: the same indices
-  std::unordered_map<std::string, quant_params> params_;
+  detail::name_map<quant_params> params_;
   graph_writer writer_;
   std::vector<node> nodes_;
-  std::unordered_map<std::string, std::string> dequantized_;  // activations
+  detail::name_map<std::string> dequantized_;  // activations
   // Constant operands in dequantized form. A layer or a float operator that uses one of them takes
   // the constant itself.
-  std::unordered_map<std::string, std::string> constants_;
+  detail::name_map<std::string> constants_;
   std::map<std::string, std::string> final_name_;
-  std::unordered_map<std::string, std::string> clipped_;  // the value that each result is of
+  detail::name_map<std::string> clipped_;  // the value that each result is of
 };
 
 }  // namespace detail

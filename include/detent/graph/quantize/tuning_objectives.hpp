@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/rewrite/lower.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -66,7 +66,7 @@ namespace detail {
   for (const auto& [name, t] : prepared.initializers) {
     bytes += t.bytes();
   }
-  std::unordered_map<std::string, std::size_t> sizes;
+  detail::name_map<std::size_t> sizes;
   executor runner(prepared, options);
   static_cast<void>(runner.run(
       inputs, [&](const std::string& name, const tensor& value) { sizes[name] = value.bytes(); }));

@@ -11,7 +11,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/channel_path.hpp>
@@ -163,7 +163,7 @@ inline void grow_pair(model& m, const layer_pair& pair, const channel_copies& co
         m, first, 2,
         copy_channels(bias, bias.rank() - 1, copies.origins, copies.factors, upstream.label));
   }
-  std::unordered_set<std::string> changed{pair.path.value};
+  detail::name_set changed{pair.path.value};
   for (const channel_path::step& step : pair.path.between) {
     node& n = m.nodes[step.node_index];
     changed.insert(n.outputs[0]);

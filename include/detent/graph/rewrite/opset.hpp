@@ -43,7 +43,7 @@ class opset_upgrade {
   }
 
   void run() {
-    require_no_calls(m_);
+    require_no_calls(m_, function_table(m_));
     m_.functions.clear();  // nothing calls them, and their operators are of the old opset
     const std::map<std::string, tensor> known = infer_shapes(m_);
     const auto has_rows = [](const node& n) { return is_softmax(n) || n.is("ImageScaler"); };
@@ -71,12 +71,14 @@ class opset_upgrade {
 
  private:
   /// Throws unsupported if a node calls a function of the model.
-  void require_no_calls(const graph_body& g) const {
+  void require_no_calls(const graph_body& g, const function_table& functions) const {
     for (const node& n : g.nodes) {
-      require(m_.function_of(n) == nullptr, error_kind::unsupported, n.label(),
+      require(functions.function_of(n) == nullptr, error_kind::unsupported, n.label(),
               " calls a function of the model, which cannot be upgraded from opset ", from_,
               " to opset ", to_);
-      for_each_body(n, [&](const std::string&, const graph_body& body) { require_no_calls(body); });
+      for_each_body(n, [&](const std::string&, const graph_body& body) {
+        require_no_calls(body, functions);
+      });
     }
   }
 

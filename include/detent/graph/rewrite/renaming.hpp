@@ -8,12 +8,12 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph {
@@ -134,8 +134,8 @@ class renaming {
   // The names of the values in the sub-graphs of a node, for each node that has sub-graphs.
   std::vector<std::set<std::string>> own_names_;
   // By captured value: the indices in own_names_ of the nodes whose sub-graphs capture it.
-  std::unordered_map<std::string, std::vector<std::size_t>> capturing_;
-  std::unordered_map<std::string, std::string> names_;
+  detail::name_map<std::vector<std::size_t>> capturing_;
+  detail::name_map<std::string> names_;
 };
 
 }  // namespace detail

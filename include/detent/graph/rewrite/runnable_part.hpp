@@ -15,13 +15,12 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/ops/operator.hpp>
@@ -96,9 +95,10 @@ class divided_model {
     detail::add_strings(part_, strings_);
     std::vector<node> nodes = std::move(part_.nodes);
     part_.nodes.clear();
-    std::unordered_map<std::string, std::string> causes;
+    const function_table functions(part_);
+    detail::name_map<std::string> causes;
     for (node& n : nodes) {
-      const obstacle found = obstacle_of(n, registry, causes);
+      const obstacle found = obstacle_of(n, functions, registry, causes);
       if (found.cause.empty()) {
         part_.nodes.push_back(std::move(n));
         continue;
@@ -147,7 +147,7 @@ class divided_model {
       names.reserve(name);
     }
     rename_apart(part, names);
-    std::unordered_set<std::string> outputs;
+    detail::name_set outputs;
     for (const value_info& v : part.outputs) {
       outputs.insert(v.name);
     }
@@ -184,13 +184,13 @@ class divided_model {
 
   /// `causes`: by the name of a value that cannot be computed, the label of the node that has no
   /// operator.
-  [[nodiscard]] obstacle obstacle_of(
-      const node& n, const operator_registry& registry,
-      const std::unordered_map<std::string, std::string>& causes) const {
+  [[nodiscard]] obstacle obstacle_of(const node& n, const function_table& functions,
+                                     const operator_registry& registry,
+                                     const detail::name_map<std::string>& causes) const {
     std::vector<std::string> lacking;
     graph_body alone;
     alone.nodes.push_back(n);
-    detail::find_unsupported(alone, part_, std::string(), registry, lacking);
+    detail::find_unsupported(alone, functions, std::string(), registry, lacking);
     detail::find_string_nodes(alone, strings_, std::string(), lacking);
     if (!lacking.empty()) {
       return {n.label(), "there is no operator for " + lacking[0]};
@@ -208,10 +208,10 @@ class divided_model {
   }
 
   /// Gives the rest its constants and the part its outputs.
-  void divide(const std::unordered_map<std::string, std::string>& causes) {
+  void divide(const detail::name_map<std::string>& causes) {
     outputs_ = part_.outputs;
     opsets_ = part_.opsets;
-    std::unordered_set<std::string> made;
+    detail::name_set made;
     for (const node& n : part_.nodes) {
       made.insert(n.outputs.begin(), n.outputs.end());
     }

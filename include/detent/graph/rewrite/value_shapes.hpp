@@ -14,13 +14,13 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/error.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/run/registry.hpp>
 #include <detent/graph/run/shape_inference.hpp>
@@ -223,7 +223,7 @@ class value_shapes {
   [[nodiscard]] std::set<const node*> undecided_nodes(const model& m) const {
     // Values that may depend on an open dimension although they are the same for all sizes that are
     // compared: for example, whether N is 7.
-    std::unordered_set<std::string> doubtful;
+    detail::name_set doubtful;
     std::set<const node*> undecided;
     const auto is_doubtful = [&](const std::string& value) { return doubtful.count(value) != 0; };
     const auto varies = [&](const std::string& value) {

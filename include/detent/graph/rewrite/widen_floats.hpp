@@ -113,11 +113,11 @@ namespace detail {
   return holds_half(inner);
 }
 
-/// widening_obstacle() of the nodes of a graph of `m`.
-[[nodiscard]] inline std::string obstacle_in(const model& m, const graph_body& g,
+/// widening_obstacle() of the nodes of a graph. `functions`: those of the model that it belongs to.
+[[nodiscard]] inline std::string obstacle_in(const graph_body& g, const function_table& functions,
                                              const operator_registry& registry) {
   for (const node& n : g.nodes) {
-    if (m.function_of(n) != nullptr || registry.find(n.domain, n.op_type) == nullptr) {
+    if (functions.function_of(n) != nullptr || registry.find(n.domain, n.op_type) == nullptr) {
       return n.label() + " has no operator here, so the types that it takes are unknown";
     }
     if (n.is("BitCast")) {
@@ -125,7 +125,7 @@ namespace detail {
     }
     std::string inner;
     for_each_body(n, [&](const std::string&, const graph_body& body) {
-      inner = inner.empty() ? obstacle_in(m, body, registry) : inner;
+      inner = inner.empty() ? obstacle_in(body, functions, registry) : inner;
     });
     if (!inner.empty()) {
       return inner;
@@ -184,11 +184,13 @@ inline void widen_body(graph_body& g) {
 }  // namespace detail
 
 DETENT_GRAPH_DECL std::string widening_obstacle(const model& m, const operator_registry& registry) {
-  return detail::computes_in_half(m) ? detail::obstacle_in(m, m, registry) : std::string();
+  return detail::computes_in_half(m) ? detail::obstacle_in(m, function_table(m), registry)
+                                     : std::string();
 }
 
 DETENT_GRAPH_DECL bool widen_floats(model& m, const operator_registry& registry) {
-  if (!detail::computes_in_half(m) || !detail::obstacle_in(m, m, registry).empty()) {
+  if (!detail::computes_in_half(m) ||
+      !detail::obstacle_in(m, function_table(m), registry).empty()) {
     return false;
   }
   const model original = m;

@@ -167,10 +167,28 @@ class executor {
     for (std::size_t i = 0; i < s.captured.size(); ++i) {
       if (!constant_[s.captured[i]]) {
         const tensor& value = slots_[s.captured[i]];
-        require(value.has_data(), error_kind::bad_file, s.current->label(), " uses '",
+        require(value.has_data(), error_kind::bad_file, shown(*s.current), " uses '",
                 s.subgraphs->captured()[i], "' in a sub-graph, and nothing has made it");
         s.subgraphs->set_captured(i, to_plain(value, allocate));
       }
+    }
+  }
+
+  /// Throws invalid_argument, naming it, if a name is none of the model's inputs.
+  void require_known_inputs(const std::map<std::string, tensor>& inputs) const {
+    // The names of inputs differ from each other, so that in most cases counting is enough.
+    const auto is_given = [&](const value_info& v) { return inputs.count(v.name) != 0; };
+    const auto given = std::count_if(model_.inputs.begin(), model_.inputs.end(), is_given);
+    if (static_cast<std::size_t>(given) == inputs.size()) {
+      return;
+    }
+    std::set<std::string> known;
+    for (const value_info& v : model_.inputs) {
+      known.insert(v.name);
+    }
+    for (const auto& [name, t] : inputs) {
+      require(known.count(name) != 0, error_kind::invalid_argument, "the model has no input '",
+              name, "'");
     }
   }
 
@@ -336,13 +354,7 @@ DETENT_GRAPH_DECL std::vector<tensor> executor::run(const std::map<std::string, 
     clear_values();
   }
   has_values_ = true;
-  for (const auto& [name, t] : inputs) {
-    bool known = false;
-    for (const value_info& v : model_.inputs) {
-      known = known || v.name == name;
-    }
-    require(known, error_kind::invalid_argument, "the model has no input '", name, "'");
-  }
+  require_known_inputs(inputs);
   for (std::size_t i = 0; i < input_slots_.size(); ++i) {
     const value_info& v = model_.inputs[i];
     const auto found = inputs.find(v.name);
@@ -517,7 +529,13 @@ DETENT_GRAPH_DECL std::vector<tensor> subgraph_runner::infer(std::string_view at
   }
   // Lenient: a branch may never be taken and a loop's body never run, so that what would be an
   // error in them is not one before a run gets there.
-  infer_values(g, model_, known, true, registry_);
+  if (resources_->inference != nullptr) {
+    infer_values_within(*resources_->inference, g, model_, known, true, registry_);
+  } else {  // in a run, where no node calls a function, and whose limits hold for this work, too
+    inference_scope scope;
+    infer_values_within(scope, g, model_, known, true, registry_);
+    resources_->work.multiply_adds += scope.work.multiply_adds;
+  }
   std::vector<tensor> outputs;
   for (const value_info& v : g.outputs) {
     const auto found = known.find(v.name);

@@ -18,6 +18,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+struct inference_scope;
+
 /// What an executor and the executors of its sub-graphs share. One run uses it at a time. Values
 /// that were allocated with it may outlive it.
 struct run_resources {
@@ -48,6 +50,8 @@ struct run_resources {
   allocator allocate;  // allocates from the pool
   run_work work;
   std::string refusal;  // of the operator whose infer() was called last; see operator_context
+  // What sub-graphs are inferred in; null in a run.
+  inference_scope* inference = nullptr;
 };
 
 }  // namespace detail

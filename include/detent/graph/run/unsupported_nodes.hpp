@@ -25,19 +25,27 @@ inline constexpr std::int64_t newest_opset = 28;
 
 namespace detail {
 
-/// Appends descriptions of the unsupported nodes of a graph and its sub-graphs to `all`. `of`: the
-/// model that the graph is or belongs to. `place`: text that says where the graph is, empty for the
-/// model's own.
-inline void find_unsupported(const graph_body& g, const model& of, const std::string& place,
-                             const operator_registry& registry, std::vector<std::string>& all) {
+/// Text that says where a sub-graph is: in the attribute `key` of a node that is at `place` itself.
+/// The innermost places come first; of many or long ones, only the first 512 bytes are told.
+[[nodiscard]] inline std::string place_within(const std::string& key, const node& n,
+                                              const std::string& place) {
+  return cut_text(" in " + cut_text(key, 64) + " of " + n.label() + place, 512);
+}
+
+/// Appends descriptions of the unsupported nodes of a graph and its sub-graphs to `all`.
+/// `functions`: those of the model that the graph is or belongs to. `place`: text that says where
+/// the graph is, empty for the model's own.
+inline void find_unsupported(const graph_body& g, const function_table& functions,
+                             const std::string& place, const operator_registry& registry,
+                             std::vector<std::string>& all) {
   for (const node& n : g.nodes) {
-    if (of.function_of(n) != nullptr) {
+    if (functions.function_of(n) != nullptr) {
       all.push_back(n.label() + place + ", which calls a function of the model");
     } else if (registry.find(n.domain, n.op_type) == nullptr) {
       all.push_back(n.label() + place);
     }
     for_each_body(n, [&](const std::string& key, const graph_body& body) {
-      find_unsupported(body, of, " in " + key + " of " + n.label() + place, registry, all);
+      find_unsupported(body, functions, place_within(key, n, place), registry, all);
     });
   }
 }
@@ -86,7 +94,7 @@ inline void find_string_nodes(const graph_body& g, const std::set<std::string>& 
       all.push_back(n.label() + place + ", which " + (takes ? "takes" : "makes") + " strings");
     }
     for_each_body(n, [&](const std::string& key, const graph_body& body) {
-      find_string_nodes(body, strings, " in " + key + " of " + n.label() + place, all);
+      find_string_nodes(body, strings, place_within(key, n, place), all);
     });
   }
 }
@@ -119,7 +127,7 @@ inline void require_arity(const model& m, const operator_registry& registry = de
 [[nodiscard]] inline std::vector<std::string> unsupported_nodes(
     const model& m, const operator_registry& registry = default_operators()) {
   std::vector<std::string> all;
-  detail::find_unsupported(m, m, std::string(), registry, all);
+  detail::find_unsupported(m, function_table(m), std::string(), registry, all);
   detail::find_string_nodes(m, {}, std::string(), all);
   return all;
 }
@@ -137,7 +145,7 @@ inline void require_supported(const model& m,
                               const operator_registry& registry = default_operators()) {
   require_known_opset(m);
   std::vector<std::string> nodes;
-  detail::find_unsupported(m, m, std::string(), registry, nodes);
+  detail::find_unsupported(m, function_table(m), std::string(), registry, nodes);
   if (!nodes.empty()) {
     raise(error_kind::unsupported,
           "unsupported operator: " + nodes[0] +

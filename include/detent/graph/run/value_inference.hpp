@@ -26,8 +26,10 @@
 #include <detent/graph/ops/layout.hpp>
 #include <detent/graph/ops/operator.hpp>
 #include <detent/graph/run/apply_node.hpp>
+#include <detent/graph/run/buffer_pool.hpp>
 #include <detent/graph/run/executor_options.hpp>
 #include <detent/graph/run/registry.hpp>
+#include <detent/graph/run/run_resources.hpp>
 #include <detent/graph/run/subgraph_runner.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -72,13 +74,53 @@ inline constexpr std::size_t most_inferred_elements = 4096;
   return limits;
 }
 
-/// Gives the next node its share of the multiply-adds of inference_limits().
-inline void limit_next_node(run_resources& resources) {
-  constexpr std::uint64_t share = std::uint64_t{1} << 20U;
-  run_work& work = resources.work;
-  work.max_multiply_adds =
-      (std::min)(resources.options.max_multiply_adds, work.multiply_adds + share);
-}
+/// What infer_values() of a graph and of all its sub-graphs share, so that inference_limits() hold
+/// for all of them together.
+struct inference_scope {
+  /// For a graph of which no node calls a function.
+  inference_scope() = default;
+  explicit inference_scope(const model& m) : functions(m) {}
+
+  function_table functions;  // of the model that the graphs belong to
+  buffer_pool pool{inference_limits().max_memory_bytes, false};
+  run_work work;
+};
+
+/// The work of one node in a scope. What the node has done is added to that of the scope when this
+/// object ends, also by an error.
+class inferred_node {
+ public:
+  inferred_node(inference_scope& scope, run_resources& resources)
+      : scope_(scope), resources_(resources) {
+    renew();
+  }
+  inferred_node(const inferred_node&) = delete;
+  inferred_node& operator=(const inferred_node&) = delete;
+  ~inferred_node() { add(); }
+
+  /// Gives the node its share of the multiply-adds of inference_limits() once more.
+  void renew() {
+    add();
+    constexpr std::uint64_t share = std::uint64_t{1} << 20U;
+    run_work& work = resources_.work;
+    work.iterations = scope_.work.iterations;
+    work.multiply_adds = scope_.work.multiply_adds;
+    work.max_multiply_adds =
+        (std::min)(resources_.options.max_multiply_adds, work.multiply_adds + share);
+    begin_ = work;
+  }
+
+ private:
+  void add() {
+    scope_.work.iterations += resources_.work.iterations - begin_.iterations;
+    scope_.work.multiply_adds += resources_.work.multiply_adds - begin_.multiply_adds;
+    begin_ = resources_.work;
+  }
+
+  inference_scope& scope_;
+  run_resources& resources_;
+  run_work begin_ = resources_.work;
+};
 
 /// Whether an operator broadcasts its inputs, so that its result has as many dimensions as the
 /// input that has most.
@@ -140,23 +182,26 @@ inline void limit_next_node(run_resources& resources) {
 /// `unsupported`, if not null, gets the nodes whose operators refuse such inputs or attributes,
 /// with their messages. `undecided`, if not null, has nodes of `g` with has_choice() for which a
 /// run may choose another branch than the known values do: the condition of such an If counts as
-/// unknown, and nothing is known of what a node makes that has an If in its sub-graphs.
-inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
-                         bool lenient, const operator_registry& registry,
-                         std::map<const node*, std::string>* unsupported = nullptr,
-                         const std::set<const node*>* undecided = nullptr) {
+/// unknown, and nothing is known of what a node makes that has an If in its sub-graphs. `scope`:
+/// that of the graph around, if the graph is a sub-graph.
+inline void infer_values_within(inference_scope& scope, const graph_body& g, const model& of,
+                                std::map<std::string, tensor>& known, bool lenient,
+                                const operator_registry& registry,
+                                std::map<const node*, std::string>* unsupported = nullptr,
+                                const std::set<const node*>* undecided = nullptr) {
   constexpr std::size_t small = most_inferred_elements;
   executor_options limits = inference_limits();
   if (lenient) {  // open dimensions may have made-up sizes, which no run has
     limits.max_tensor_bytes = static_cast<std::size_t>(-1);
   }
-  run_resources resources{limits};
+  run_resources resources(limits, scope.pool);
   executor_options options_of_bodies = inference_limits();
   options_of_bodies.max_tensor_bytes = small * 8;
-  const auto in_bodies = std::make_shared<run_resources>(options_of_bodies);
+  const auto in_bodies = std::make_shared<run_resources>(options_of_bodies, scope.pool);
+  in_bodies->inference = &scope;
   for (const node& n : g.nodes) {
     const operator_definition* definition = registry.find(n.domain, n.op_type);
-    if (definition == nullptr || of.function_of(n) != nullptr) {
+    if (definition == nullptr || scope.functions.function_of(n) != nullptr) {
       continue;
     }
     const bool with_bodies = has_bodies(n);
@@ -193,8 +238,8 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
     if (missing && !(n.is("If") || n.is("Loop") || n.is("Scan"))) {
       continue;
     }
-    limit_next_node(resources);
-    limit_next_node(*in_bodies);
+    const inferred_node work(scope, resources);
+    inferred_node work_in_bodies(scope, *in_bodies);
     std::unique_ptr<operator_state> state;
     const auto apply = [&](bool shapes_only) {
       return detail::apply(n, *definition, opset_of(of, n), inputs, {}, state, resources,
@@ -215,10 +260,12 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       if (all_data && size <= small && with_bodies) {
         try {
           if (is_brief(n)) {
+            work_in_bodies.renew();
             outputs = apply(false);
           }
         } catch (const error&) {
           // The body cannot be computed yet. If something is wrong with it, a run will tell.
+          static_cast<void>(resources.forget_refusal());
         }
       } else if (all_data && size <= small) {
         outputs = apply(false);
@@ -250,6 +297,15 @@ inline void infer_values(const graph_body& g, const model& of, std::map<std::str
       }
     }
   }
+}
+
+/// infer_values_within() of a graph that is no sub-graph.
+inline void infer_values(const graph_body& g, const model& of, std::map<std::string, tensor>& known,
+                         bool lenient, const operator_registry& registry,
+                         std::map<const node*, std::string>* unsupported = nullptr,
+                         const std::set<const node*>* undecided = nullptr) {
+  inference_scope scope(of);
+  infer_values_within(scope, g, of, known, lenient, registry, unsupported, undecided);
 }
 
 }  // namespace detail
