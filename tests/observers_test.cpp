@@ -846,6 +846,31 @@ TEST_CASE("isotone needs its second pass, and takes single values") {
   const detent::scale_solution s = observer.finalize(detent::asymmetric<std::uint8_t>);
   CHECK(s.evidence.count == 1);
   CHECK(s.evidence.upper == 3.0F);
+  CHECK(s.params == detent::params_from_range({0.0F, 3.0F}, detent::asymmetric<std::uint8_t>));
+}
+
+TEST_CASE("isotone: rows that fit all small scales get no scale of almost 0") {
+  const auto scale_of = [](const floats& x, std::size_t row, const detent::quant_scheme& scheme) {
+    detent::isotone_observer observer({scheme, 1});
+    for (std::size_t phase = 0; phase < observer.phases(); ++phase) {
+      observer.begin_phase(phase);
+      const std::size_t shape[] = {x.size() / row, row};
+      observer.observe(detent::tensor_view<const float>(x.data(), shape));
+    }
+    return observer.finalize(scheme).params.scale;
+  };
+  const detent::quant_scheme u8 = detent::asymmetric<std::uint8_t>;
+  const detent::quant_scheme s8 = detent::symmetric<std::int8_t>;
+  // Rows of one value: nothing is clipped.
+  const floats column{0.25F, -1.0F, 4.0F, 0.5F};
+  CHECK(scale_of(column, 1, u8) == detent::params_from_range({-1.0F, 4.0F}, u8).scale);
+  CHECK(scale_of(column, 1, s8) == detent::params_from_range({-1.0F, 4.0F}, s8).scale);
+  CHECK(scale_of({-3.0F, -2.0F}, 1, u8) == detent::params_from_range({-3.0F, 0.0F}, u8).scale);
+  CHECK(scale_of({0.0F, 0.0F}, 1, u8) == 1.0F);
+  // Scores of two classes, of which one is negative: up to twice the least distance.
+  CHECK(scale_of({5.0F, -5.0F, -3.0F, 3.0F}, 2, u8) ==
+        detent::params_from_range({-5.0F, 5.0F}, u8).scale);
+  CHECK(near(scale_of({5.0F, -5.0F, 0.01F, -3.0F}, 2, u8), 0.02F, 0.01));
 }
 
 TEST_CASE("each field of isotone's state is checked") {

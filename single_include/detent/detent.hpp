@@ -4781,8 +4781,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
-/// does the same for hn::StoreN.
+/// its own. The most frequent cases do without it: half a vector, and multiples of 8 bytes in
+/// vectors of 32 bytes.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -4809,6 +4809,9 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return load_part_without_mask(d, from, count);
   }
 }
+
+/// Stores the first `count` elements of a vector. hn::StoreN is as long as hn::LoadN without masks;
+/// multiples of 8 bytes in vectors of 32 bytes do without it.
 template <class D, class T>
 HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
   hn::StoreN(v, d, to, count);
@@ -5104,8 +5107,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
-/// does the same for hn::StoreN.
+/// its own. The most frequent cases do without it: half a vector, and multiples of 8 bytes in
+/// vectors of 32 bytes.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -5132,6 +5135,9 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return load_part_without_mask(d, from, count);
   }
 }
+
+/// Stores the first `count` elements of a vector. hn::StoreN is as long as hn::LoadN without masks;
+/// multiples of 8 bytes in vectors of 32 bytes do without it.
 template <class D, class T>
 HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
   hn::StoreN(v, d, to, count);
@@ -16395,8 +16401,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
-    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
+    // A last block that is short is loaded as the last 16 of the `depth` bytes, of which `lead`
+    // belong to the block before it. If there are fewer than 16, they are loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(
@@ -16861,8 +16867,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
-    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
+    // A last block that is short is loaded as the last 16 of the `depth` bytes, of which `lead`
+    // belong to the block before it. If there are fewer than 16, they are loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(
@@ -17333,8 +17339,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
-    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
+    // A last block that is short is loaded as the last 16 of the `depth` bytes, of which `lead`
+    // belong to the block before it. If there are fewer than 16, they are loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(
@@ -17805,8 +17811,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
-    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
+    // A last block that is short is loaded as the last 16 of the `depth` bytes, of which `lead`
+    // belong to the block before it. If there are fewer than 16, they are loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(
@@ -42157,7 +42163,8 @@ struct isotone_options {
 /// less than one step apart may still get the same level.) These intervals are
 /// collected in two histograms, one of their lower and one of their upper ends. finalize() tests
 /// the ends of bins, where the number of rows is known exactly, and returns the smallest scale that
-/// the most rows surely fit. Its evidence has
+/// the most rows surely fit. If all scales near 0 are such, as for rows with a single positive
+/// value, it returns the largest one up to the scale of the range seen. Its evidence has
 ///
 ///     objective    share of rows for which that is not certain, 1 - rows(s) / rows
 ///     lower_bound  no scale has a smaller share
@@ -42290,6 +42297,7 @@ class isotone_observer {
     // whose intervals end below it.
     const std::vector<value_bin> begins = lower_.bins();
     const std::vector<value_bin> ends = upper_.bins();
+    const float widest = s.params.scale;  // clips nothing
     std::uint64_t begun = 0;
     std::uint64_t ended_surely = 0;   // below the candidate
     std::uint64_t ended_perhaps = 0;  // at or below the candidate
@@ -42311,7 +42319,11 @@ class isotone_observer {
       const std::uint64_t now = begun - (std::min)(begun, ended_perhaps);
       if (now > most) {
         most = now;
-        s.params = {candidate, scheme.symmetric ? s.params.zero_point : zero_point_};
+        s.params.zero_point = scheme.symmetric ? s.params.zero_point : zero_point_;
+        // The rows fit all scales below the first end of an interval.
+        s.params.scale = b.upper > 0.0F
+                             ? candidate
+                             : (std::max)((std::min)(widest, ends[0].range().lower), candidate);
       }
     }
     s.evidence.objective = 1.0 - static_cast<double>(most) / static_cast<double>(rows_);

@@ -800,6 +800,39 @@ def around_model():
     return helper.make_model(graph, opset_imports=opsets, ir_version=7)
 
 
+def branches_model():
+    """Branches of an If use what a MaxPool makes of a convolution's result. ONNX Runtime's optimizations end the process if
+    there is nothing but a DequantizeLinear in front of that pool."""
+    helper, node = onnx.helper, onnx.helper.make_node
+    value = lambda name, shape=None, type=onnx.TensorProto.FLOAT: helper.make_tensor_value_info(name, type, shape)
+    branch = lambda op, out: helper.make_graph([node(op, ["v"], [out])], op, [], [value(out)])
+    nodes = [node("Conv", ["x", "w"], ["t"]), node("MaxPool", ["t"], ["v"], kernel_shape=[2, 2], strides=[2, 2]),
+             node("Abs", ["x"], ["size"]), node("ReduceMax", ["size"], ["largest"], keepdims=0),
+             node("Greater", ["largest", "least"], ["bright"]),  # always
+             node("If", ["bright"], ["chosen"], then_branch=branch("Relu", "a"), else_branch=branch("Neg", "b")),
+             node("Conv", ["chosen", "w2"], ["y"])]
+    constants = {"w": operator_cases.quarters(307, 6, 3, 3, 3) / 16, "w2": operator_cases.quarters(308, 4, 6, 1, 1) / 16,
+                 "least": np.array(-1, np.float32)}
+    graph = helper.make_graph(nodes, "branches", [value("x", ["N", 3, 10, 10])], [value("y", ["N", 4, 4, 4])],
+                              [numpy_helper.from_array(v.astype(np.float32), k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+
+
+def pools_model():
+    """Averages that ONNX Runtime would make differently on integers: with dilations, and with padding in ceil mode."""
+    helper, node = onnx.helper, onnx.helper.make_node
+    value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("AveragePool", ["a"], ["b"], kernel_shape=[2, 2], dilations=[2, 2]),
+             node("Conv", ["b", "w2"], ["c"]),
+             node("AveragePool", ["c"], ["d"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1,
+                  count_include_pad=1),
+             node("Conv", ["d", "w2"], ["y"])]
+    constants = {"w": operator_cases.quarters(309, 4, 3, 3, 3) / 16, "w2": operator_cases.quarters(310, 4, 4, 1, 1) / 16}
+    graph = helper.make_graph(nodes, "pools", [value("x", ["N", 3, 12, 12])], [value("y", ["N", 4, 5, 5])],
+                              [numpy_helper.from_array(v.astype(np.float32), k) for k, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+
+
 def bert_model(layers=2, hidden=64, heads=4, vocabulary=200, length=16, classes=3):
     """Embeddings, attention, LayerNormalization and GELU, as exporters write them."""
     helper, random = onnx.helper, np.random.default_rng(305)
@@ -882,6 +915,8 @@ def versions(tool, table, options):
     for name, proto, data in (("relu6", relu6_model(), random.uniform(-1, 1, (24, 3, 32, 32))),
                               ("transposes", transposes_model(), random.uniform(-1, 1, (16, 40))),
                               ("upsampling", upsampling_model(), smooth_images(305, 16, 3, 8, 8, -1.0, 1.0)),
+                              ("branches", branches_model(), random.uniform(-1, 1, (16, 3, 10, 10))),
+                              ("pools", pools_model(), random.uniform(-1, 1, (16, 3, 12, 12))),
                               ("around", around_model(), np.eye(8) + random.uniform(-0.2, 0.2, (16, 8, 8)))):
         path = tool.folder / f"{name}.onnx"
         onnx.save(proto, str(path))
@@ -918,7 +953,7 @@ def versions(tool, table, options):
                  for form, activations in FORMS]
         forms += [["--format", "integerops", "--granularity", "per-tensor"], ["--format", "matmulnbits"]]
         for form in forms:
-            if name in ("ultraface", "yunet", "upsampling") and "matmulnbits" in form:
+            if name in ("ultraface", "yunet", "upsampling", "branches", "pools") and "matmulnbits" in form:
                 continue  # no products with constants
             label = " ".join([name, *form[1:]]).replace("--", "")
             path = tool.folder / (label.replace(" ", ".") + ".onnx")

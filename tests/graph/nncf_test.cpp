@@ -797,6 +797,30 @@ TEST_CASE("nncf::quantize: one scale where ONNX Runtime fuses an average or look
   }
 }
 
+TEST_CASE("nncf::quantize: one scale where a quantizer stands behind movement and a sum needs it") {
+  test::random_source r(227);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 4, 8, 8});
+  const std::string moved =
+      b.add("Transpose", {b.add("Abs", {"x"})}, {{"perm", list({0, 1, 3, 2})}});
+  b.constant("w", random_floats(r, {4, 1, 3, 3}, -0.4F, 0.4F));
+  const std::string depthwise = b.add(
+      "Relu", {b.add("Conv", {moved, "w"}, {{"group", number(4)}, {"pads", list({1, 1, 1, 1})}})});
+  b.output(b.add("Add", {moved, layer(b, r, depthwise, {4, 4, 1, 1})}));
+  const auto samples = samples_of(r, {1, 4, 8, 8}, 3);
+  for (const nncf::model_type type : {nncf::model_type::none, nncf::model_type::transformer}) {
+    const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples),
+                                                {.model_type = type, .unsigned_activations = true});
+    for (std::size_t k = 0; k < q.quantizers.size(); ++k) {
+      if (q.quantizers[k].value == moved) {
+        CHECK(q.parameters[k].scales.size() == 1);
+      }
+    }
+    CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.08);
+  }
+}
+
 TEST_CASE("nncf::quantize: one scale for the right side of a product that is no matrix") {
   test::random_source r(227);
   INFO("seed ", r.seed());

@@ -1433,6 +1433,30 @@ TEST_CASE("ppq: elementwise operators are aligned to the union of their ranges")
   CHECK(g.configs.parameters(offset) != g.configs.parameters(input_config(g, "Add", 0)));
 }
 
+TEST_CASE("ppq: an addend that is always 0 has no part in the union of ranges") {
+  test::random_source r(37);
+  INFO("seed ", r.seed());
+  const graph::model m = two_branches(r, [](model_builder& b, const auto& x, const auto& y) {
+    b.constant("low", floats({}, {-1000.0F}));
+    const std::string dead = b.add("Relu", {b.add("Add", {y, "low"})});
+    b.output(b.add("Sub", {x, dead}));
+  });
+  const auto source = random_source_of(r, {1, 2, 4, 4}, 8);
+  for (const char* name : {"tensorrt", "snpe"}) {
+    INFO(name);
+    const quantized_graph g = run_all(m, minmax_platform(name), source_of(source), {});
+    const ppq::tensor_parameters& first = g.configs.parameters(input_config(g, "Sub", 0));
+    // Without the other addend: its conventional scale of 1 would cost six bits of these values.
+    ppq::pipeline_options options;
+    options.alignment.elementwise = ppq::alignment_method::none;
+    const quantized_graph apart = run_all(m, minmax_platform(name), source_of(source), options);
+    CHECK(first.scales[0] < 0.1F);
+    CHECK(first.scales == apart.configs.parameters(input_config(apart, "Sub", 0)).scales);
+    CHECK(g.configs.parameters(input_config(g, "Sub", 1)).scales == first.scales);
+    CHECK_FALSE(first.of_zeros);
+  }
+}
+
 TEST_CASE("ppq: Concat, pools and Resize are aligned") {
   test::random_source r(35);
   INFO("seed ", r.seed());

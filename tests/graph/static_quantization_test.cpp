@@ -36,6 +36,7 @@
 #include "calibration_samples.hpp"
 #include "check_graph_error.hpp"
 #include "compare.hpp"
+#include "compare_models.hpp"
 #include "inspect_model.hpp"
 #include "model_builder.hpp"
 #include "random.hpp"
@@ -277,6 +278,113 @@ TEST_CASE("static: activations of 2 to 8 bits") {
     check_graph_error(error_kind::invalid_argument, {std::to_string(bits) + " bits", "2..8"}, [&] {
       static_cast<void>(graph::static_quantization(m, source, {.activations = {.bits = bits}}));
     });
+  }
+}
+
+TEST_CASE(
+    "static: averages that ONNX Runtime would make differently on integers are kept from it") {
+  // It makes QLinearAveragePool of a pool between Q and DQ nodes, which has no dilations and
+  // divides by all places of a window that reaches beyond the padding.
+  using attributes = std::map<std::string, graph::attribute, std::less<>>;
+  const std::pair<attributes, bool> forms[] = {
+      {{{"kernel_shape", list({2, 2})}}, true},
+      {{{"kernel_shape", list({2, 2})}, {"ceil_mode", number(1)}}, true},
+      {{{"kernel_shape", list({2, 2})}, {"count_include_pad", number(1)}}, true},
+      {{{"kernel_shape", list({2, 2})}, {"dilations", list({2, 2})}}, false},
+      {{{"kernel_shape", list({3, 3})},
+        {"pads", list({1, 1, 1, 1})},
+        {"strides", list({2, 2})},
+        {"ceil_mode", number(1)},
+        {"count_include_pad", number(1)}},
+       false}};
+  for (const auto& form : forms) {
+    random_source r(93);
+    model_builder b(19);
+    b.input("x", {1, 3, 10, 10});
+    b.constant("w", random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F));
+    b.constant("w2", random_floats(r, {4, 4, 1, 1}, -0.4F, 0.4F));
+    const std::string pooled = b.add("AveragePool", {b.add("Conv", {"x", "w"})}, form.first);
+    b.output(b.add("Conv", {pooled, "w2"}));
+    const auto samples = test::samples_of_x(r, {1, 3, 10, 10}, 4);
+    const graph::model q =
+        graph::static_quantization(b.get(), test::samples_source(samples), {.method = "minmax"})
+            .result;
+    const graph::links l(q);
+    for (const graph::node& n : q.nodes) {
+      if (n.is("AveragePool")) {
+        const std::size_t maker = l.producer(n.inputs[0]);
+        REQUIRE(maker != graph::links::none);
+        CHECK(q.nodes[maker].op_type == (form.second ? "DequantizeLinear" : "Sum"));
+      }
+    }
+    CHECK(count(q, "AveragePool") == 1);
+    // Here the pool is computed on integers in any case.
+    CHECK(count(graph::for_execution(q), "QLinearAveragePool") == 1);
+    CHECK(test::distance(b.get(), graph::for_execution(q), samples[0]) < 0.03);
+    graph::model integers = q;
+    graph::to_qoperator(integers);
+    CHECK(count(integers, "QLinearAveragePool") == (form.second ? 1 : 0));
+  }
+}
+
+TEST_CASE("static: what is moved and then used by sub-graphs has a pair of its own") {
+  // ONNX Runtime 1.18 to 1.32 ends the process if a DequantizeLinear stands in front of the
+  // movement alone.
+  const auto branch = [](const char* op) {
+    const auto g = std::make_shared<graph::graph_body>();
+    graph::node n;
+    n.op_type = op;
+    n.inputs = {"moved"};
+    n.outputs = {std::string(op) + "_result"};
+    g->nodes.push_back(n);
+    g->outputs.push_back({n.outputs[0], element_type::f32, false, {}, {}});
+    graph::attribute a;
+    a.kind = graph::attribute::kind_type::g;
+    a.g = g;
+    return a;
+  };
+  random_source r(95);
+  INFO("seed ", r.seed());
+  model_builder b;
+  b.input("x", {1, 3, 6, 6});
+  b.input("c", {}, element_type::boolean);
+  b.constant("w", random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F));
+  b.constant("shape", std::vector<std::int64_t>{4, 16});
+  const std::string y = b.add("Conv", {"x", "w"});
+  const std::string flat = b.add("Reshape", {y, "shape"});
+  const std::string choice =
+      b.add("If", {"c"}, {{"then_branch", branch("Relu")}, {"else_branch", branch("Neg")}});
+  b.output(choice);
+  graph::model m = b.get();
+  for (graph::node& n : m.nodes) {  // Reshape, then Transpose, as the branches know it
+    if (n.is("If")) {
+      graph::node turn;
+      turn.op_type = "Transpose";
+      turn.inputs = {flat};
+      turn.outputs = {"moved"};
+      m.nodes.insert(m.nodes.begin() + (&n - m.nodes.data()), turn);
+      break;
+    }
+  }
+  const tensor yes = make_tensor<std::uint8_t>(element_type::boolean, {}, {1});
+  const auto images = test::samples_of_x(r, {1, 3, 6, 6}, 4);
+  std::vector<tensors> samples;
+  for (tensors inputs : images) {
+    inputs["c"] = yes;
+    samples.push_back(std::move(inputs));
+  }
+  for (const bool for_files : {false, true}) {
+    graph::model q =
+        graph::static_quantization(m, test::samples_source(samples), {.method = "minmax"}).result;
+    if (for_files) {
+      graph::to_qoperator(q);
+    }
+    const graph::links l(q);
+    const std::size_t maker = l.producer("moved");
+    REQUIRE(maker != graph::links::none);
+    CHECK(q.nodes[maker].is("DequantizeLinear"));
+    CHECK(q.nodes[l.producer(q.nodes[maker].inputs[0])].is("QuantizeLinear"));
+    CHECK(test::distance(m, q, samples[0]) < 0.02);
   }
 }
 

@@ -48,7 +48,8 @@ struct isotone_options {
 /// less than one step apart may still get the same level.) These intervals are
 /// collected in two histograms, one of their lower and one of their upper ends. finalize() tests
 /// the ends of bins, where the number of rows is known exactly, and returns the smallest scale that
-/// the most rows surely fit. Its evidence has
+/// the most rows surely fit. If all scales near 0 are such, as for rows with a single positive
+/// value, it returns the largest one up to the scale of the range seen. Its evidence has
 ///
 ///     objective    share of rows for which that is not certain, 1 - rows(s) / rows
 ///     lower_bound  no scale has a smaller share
@@ -181,6 +182,7 @@ class isotone_observer {
     // whose intervals end below it.
     const std::vector<value_bin> begins = lower_.bins();
     const std::vector<value_bin> ends = upper_.bins();
+    const float widest = s.params.scale;  // clips nothing
     std::uint64_t begun = 0;
     std::uint64_t ended_surely = 0;   // below the candidate
     std::uint64_t ended_perhaps = 0;  // at or below the candidate
@@ -202,7 +204,11 @@ class isotone_observer {
       const std::uint64_t now = begun - (std::min)(begun, ended_perhaps);
       if (now > most) {
         most = now;
-        s.params = {candidate, scheme.symmetric ? s.params.zero_point : zero_point_};
+        s.params.zero_point = scheme.symmetric ? s.params.zero_point : zero_point_;
+        // The rows fit all scales below the first end of an interval.
+        s.params.scale = b.upper > 0.0F
+                             ? candidate
+                             : (std::max)((std::min)(widest, ends[0].range().lower), candidate);
       }
     }
     s.evidence.objective = 1.0 - static_cast<double>(most) / static_cast<double>(rows_);

@@ -18,17 +18,22 @@ DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
 namespace detail {
 
-/// The value from which padding, transpositions and nodes without effect have made the given one:
-/// ONNX Runtime moves a quantizer past them.
-[[nodiscard]] inline std::string carried_value(const model& m, const links& l, std::string value) {
-  for (std::size_t maker = l.producer(value); maker != links::none; maker = l.producer(value)) {
+/// Whether padding, transpositions and nodes without effect have made `value` from `from`, or it is
+/// that: ONNX Runtime moves a quantizer past them.
+[[nodiscard]] inline bool carries(const model& m, const links& l, const std::string& from,
+                                  std::string value) {
+  while (value != from) {
+    const std::size_t maker = l.producer(value);
+    if (maker == links::none) {
+      return false;
+    }
     const node& n = m.nodes[maker];
     if (!n.is("Pad") && !n.is("Transpose") && !n.is("Identity") && !n.is("Dropout")) {
-      break;
+      return false;
     }
     value = n.inputs[0];
   }
-  return value;
+  return true;
 }
 
 /// Whether ONNX Runtime would fuse an activation with a scale for each channel into an operator
@@ -58,7 +63,7 @@ namespace detail {
   };
   const auto fuses = [&](std::size_t i) {
     const node& n = m.nodes[i];
-    if (!n.is("Conv") || carried_value(m, l, n.inputs[0]) != of.value ||
+    if (!n.is("Conv") || !carries(m, l, of.value, n.inputs[0]) ||
         (n.inputs.size() > 2 && !n.inputs[2].empty())) {
       return false;
     }

@@ -21,6 +21,7 @@
 #include <detent/graph/nncf/placement.hpp>
 #include <detent/graph/nncf/quantizer_parameters.hpp>
 #include <detent/graph/ops/float8_levels.hpp>
+#include <detent/graph/rewrite/onnxruntime_guards.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/quantize.hpp>
 #include <detent/types.hpp>
@@ -109,6 +110,7 @@ class quantizer_writer {
     set_producer(m_);
     sort_and_check(m_);
     remove_unused(m_);
+    add_onnxruntime_guards(m_);
     return std::move(m_);
   }
 

@@ -41,7 +41,8 @@ enum class alignment_method : std::uint8_t {
 ///              scale * (qmax - zero_point). With a parity, the parameters of this range follow by
 ///              PPQ's rule, else by the canonical one. Without a parity, symmetric inputs take the
 ///              largest of their scales instead: where the grid has one more level below zero, the
-///              rules would make the scale larger each time. The first input has these parameters;
+///              rules would make the scale larger each time. Inputs that were always 0 have no part
+///              in it, unless all were. The first input has these parameters;
 ///              it becomes the master of the other inputs (PASSIVE).
 ///   to_input   The first input becomes the master of the output (PASSIVE).
 ///   to_output  An input whose value nobody else needs quantized is dominated by the output
@@ -145,8 +146,13 @@ struct alignment_pass {
     const quantizer_settings& s = g.configs[all[0]];
     value_range range{0.0F, 0.0F};
     quant_params largest{0.0F, 0};
+    const bool any_values = std::any_of(
+        all.begin(), all.end(), [&](config_id id) { return !g.configs.parameters(id).of_zeros; });
     for (const config_id id : all) {
       const tensor_parameters& p = g.configs.parameters(id);
+      if (p.of_zeros && any_values && !parity) {  // PPQ's rule gives them a scale of almost 0
+        continue;
+      }
       const auto end = [&](std::int32_t level) {  // the product is exact in double
         return static_cast<float>(static_cast<double>(p.scales[0]) *
                                   (static_cast<double>(level) - p.zero_points[0]));

@@ -32,6 +32,8 @@ namespace ppq {
 struct tensor_parameters {
   std::vector<float> scales;              ///< The scales, positive and finite.
   std::vector<std::int32_t> zero_points;  ///< The zero points, as many as scales.
+  /// Whether all values from which they were made are 0, so that the scale says nothing.
+  bool of_zeros = false;
   /// Whether the parameters are not known.
   [[nodiscard]] bool empty() const noexcept { return scales.empty(); }
   /// Whether scales and zero points are equal.

@@ -172,7 +172,8 @@ class config_observer {
         [&] {
           min_max_observer range;
           range.observe(value.data<float>());
-          static_cast<void>(range.range());
+          const value_range seen = range.range();
+          of_zeros_ = of_zeros_ && seen.lower == 0.0F && seen.upper == 0.0F;
         },
         where);
     const tensor plain = to_plain(value);
@@ -191,6 +192,7 @@ class config_observer {
       } else {
         add(p, std::get<any_observer>(observer_).finalize(settings_.scheme()).params);
       }
+      p.of_zeros = of_zeros_;
       return p;
     });
   }
@@ -255,6 +257,7 @@ class config_observer {
   ppq_parity parity_;
   std::string name_;  // of the observer, as observer_name() returns it
   held_observer observer_;
+  bool of_zeros_ = true;  // whether all values so far are 0
 };
 
 }  // namespace ppq

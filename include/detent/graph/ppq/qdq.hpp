@@ -24,6 +24,7 @@
 #include <detent/graph/ppq/fusion.hpp>
 #include <detent/graph/ppq/integers.hpp>
 #include <detent/graph/ppq/quantized_graph.hpp>
+#include <detent/graph/rewrite/onnxruntime_guards.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/renaming.hpp>
 #include <detent/types.hpp>
@@ -117,6 +118,7 @@ class qdq_writer {
     graph::detail::set_producer(m);
     remove_unused(m);
     sort_and_check(m);
+    add_onnxruntime_guards(m);
     return std::move(out_);
   }
 

@@ -22,6 +22,7 @@
 #include <detent/graph/quantize/activation_levels.hpp>
 #include <detent/graph/quantize/layer_weights.hpp>
 #include <detent/graph/quantize/quantization_plan.hpp>
+#include <detent/graph/rewrite/onnxruntime_guards.hpp>
 #include <detent/graph/rewrite/optimize.hpp>
 #include <detent/graph/rewrite/renaming.hpp>
 #include <detent/quantize.hpp>
@@ -135,6 +136,7 @@ class qdq_writer {
     set_producer(m_);
     remove_unused(m_);
     sort_and_check(m_);
+    add_onnxruntime_guards(m_);
     return std::move(m_);
   }
 

@@ -20,6 +20,15 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 namespace detail {
 
+/// Whether QLinearAveragePool of com.microsoft averages as this AveragePool does. It has no
+/// dilations, and divides by all places of a window that reaches beyond the padding. ONNX Runtime
+/// makes that operator of a pool between a DequantizeLinear and a QuantizeLinear, too, and does not
+/// look at these attributes.
+[[nodiscard]] inline bool has_integer_average(const node& n) {
+  return n.find("dilations") == nullptr &&
+         (n.get_int("ceil_mode", 0) == 0 || n.get_int("count_include_pad", 0) == 0);
+}
+
 /// The set of operators that the integer form consists of.
 enum class integer_operators : std::uint8_t {
   detent,  ///< For execution: everything that has a kernel.
@@ -72,12 +81,9 @@ class integer_form {
     return can_multiply(x, w, d) && (!for_files_ || has_one_zero_point(w));
   }
 
-  /// Whether QLinearAveragePool of com.microsoft averages as this AveragePool does. It has no
-  /// dilations, and divides by all places of a window that reaches beyond the padding.
+  /// Whether there is an operator that averages as this AveragePool does.
   [[nodiscard]] bool can_average(const node& n) const {
-    return !for_files_ ||
-           (n.find("dilations") == nullptr &&
-            (n.get_int("ceil_mode", 0) == 0 || n.get_int("count_include_pad", 0) == 0));
+    return !for_files_ || has_integer_average(n);
   }
 
   /// Whether an operator that moves elements has kernels for both uint8 and int8.

@@ -23,13 +23,12 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <detent/config.hpp>
 #include <detent/graph/model/ir.hpp>
+#include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
 #include <detent/graph/model/unused_names.hpp>
@@ -74,7 +73,7 @@ inline void remove_unused(model& m) {
   m.nodes.resize(kept);
   std::erase_if(m.initializers, [&](const auto& entry) { return !used.has(entry.first); });
   if (!m.values.empty()) {
-    std::unordered_set<std::string> made;
+    detail::name_set made;
     for (const node& n : m.nodes) {
       made.insert(n.outputs.begin(), n.outputs.end());
     }
@@ -149,10 +148,11 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
   return std::nullopt;
 }
 
-/// Whether a node is an Identity, or a Dropout that does not train by its inputs or attributes.
+/// Whether a node is an Identity, a Sum of one value, or a Dropout that does not train by its
+/// inputs or attributes.
 [[nodiscard]] inline bool is_no_op(const model& m, const node& n) {
-  return (n.is("Identity") || n.is("Dropout")) && !n.inputs.empty() && !n.inputs[0].empty() &&
-         !n.outputs.empty() && !n.outputs[0].empty() &&
+  return (n.is("Identity") || n.is("Dropout") || (n.is("Sum") && n.inputs.size() == 1)) &&
+         !n.inputs.empty() && !n.inputs[0].empty() && !n.outputs.empty() && !n.outputs[0].empty() &&
          !(n.is("Dropout") && ((n.inputs.size() > 2 && !n.inputs[2].empty()) ||
                                ops::is_dropout_in_training(n, m.opset())));
 }
@@ -160,12 +160,12 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 /// For each no-op of a model, whether a Gemm, MatMul or Transpose takes the value that it passes
 /// on, there or behind other no-ops, which all may give it their names.
 [[nodiscard]] inline std::vector<bool> no_ops_beside_products(const model& m) {
-  std::unordered_map<std::string, std::string> passed_on;  // by the output of a no-op
+  detail::name_map<std::string> passed_on;  // by the output of a no-op
   const auto origin = [&](const std::string& value) {
     const auto found = passed_on.find(value);
     return found == passed_on.end() ? value : found->second;
   };
-  std::unordered_set<std::string> taken;
+  detail::name_set taken;
   for (const node& n : m.nodes) {
     if (is_no_op(m, n)) {
       passed_on[n.outputs[0]] = origin(n.inputs[0]);
@@ -184,18 +184,18 @@ inline std::optional<std::size_t> output_channel_axis(const node& n) {
 
 }  // namespace detail
 
-/// Removes Identity nodes, and Dropout nodes that do nothing in inference, and connects what takes
-/// their output to their input. A node stays if its mask is used, if it has an input for the
-/// training mode or is in training by its attributes, if it connects an input of the graph to an
-/// output, if a sub-graph would hide the name, or if it makes an output of the graph from a value
-/// that a Gemm, MatMul or Transpose takes, too, directly or behind other such nodes: releases of
-/// ONNX Runtime up to 1.26 fuse those with a Transpose before them and then lack the value if it is
-/// an output.
+/// Removes Identity nodes, Sum nodes of one value, and Dropout nodes that do nothing in inference,
+/// and connects what takes their output to their input. A node stays if its mask is used, if it has
+/// an input for the training mode or is in training by its attributes, if it connects an input of
+/// the graph to an output, if a sub-graph would hide the name, or if it makes an output of the
+/// graph from a value that a Gemm, MatMul or Transpose takes, too, directly or behind other such
+/// nodes: releases of ONNX Runtime up to 1.26 fuse those with a Transpose before them and then lack
+/// the value if it is an output.
 DETENT_GRAPH_DECL void remove_no_ops(model& m);
 
 #if DETENT_GRAPH_DEFINES_EXECUTION
 DETENT_GRAPH_DECL void remove_no_ops(model& m) {
-  if (!detail::has_any(m, {"Identity", "Dropout"})) {
+  if (!detail::has_any(m, {"Identity", "Sum", "Dropout"})) {
     return;
   }
   const links l(m);

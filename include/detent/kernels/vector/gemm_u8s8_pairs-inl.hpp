@@ -97,8 +97,8 @@ HWY_INLINE void reorder_rows(const std::uint8_t* from, std::size_t lda, std::siz
     }
   }
   for (; k < depth; k += block_depth) {
-    // A last block that is short is loaded as the last 16 bytes of the row, of which `lead` belong
-    // to the block before it. A row that is shorter than a block is loaded in smaller parts.
+    // A last block that is short is loaded as the last 16 of the `depth` bytes, of which `lead`
+    // belong to the block before it. If there are fewer than 16, they are loaded in smaller parts.
     const std::size_t left = (std::min)(block_depth, depth - k);
     const std::size_t lead = depth < block_depth ? 0 : block_depth - left;
     const auto places = hn::And(

@@ -120,8 +120,8 @@ HWY_INLINE float_vector clamp_ordered(float_vector v, float_vector lower,
 
 /// Loads the first `count` elements of a vector of bytes or 16-bit words, and zeros for the rest.
 /// AVX2 has no masked loads of such elements, so that hn::LoadN is long there: it is a function of
-/// its own except for the most frequent cases, half a vector and multiples of 8 bytes. store_part()
-/// does the same for hn::StoreN.
+/// its own. The most frequent cases do without it: half a vector, and multiples of 8 bytes in
+/// vectors of 32 bytes.
 template <class D, class T>
 HWY_NOINLINE hn::Vec<D> load_part_without_mask(D d, const T* from, std::size_t count) noexcept {
   return hn::LoadN(d, from, count);
@@ -148,6 +148,9 @@ HWY_INLINE hn::Vec<D> load_part(D d, const T* from, std::size_t count) noexcept 
     return load_part_without_mask(d, from, count);
   }
 }
+
+/// Stores the first `count` elements of a vector. hn::StoreN is as long as hn::LoadN without masks;
+/// multiples of 8 bytes in vectors of 32 bytes do without it.
 template <class D, class T>
 HWY_NOINLINE void store_part_without_mask(hn::Vec<D> v, D d, T* to, std::size_t count) noexcept {
   hn::StoreN(v, d, to, count);
