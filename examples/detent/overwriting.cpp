@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "overwriting.hpp"
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
+#endif
+
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -16,47 +20,52 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Files by all paths that lead to them. A model may have very many outputs, so that files are not
-/// compared with each other one by one.
+/// The file that a path leads to, in a form that all paths to it share: its number in the file
+/// system or, if it does not exist yet or the system has no such numbers, its path without symbolic
+/// links. Empty for folders and devices, and for what cannot be a path.
+std::string identity_of(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    return {};  // refused where it is opened
+  }
+  std::error_code failed;
+  fs::path file = fs::absolute(path, failed);
+  // A link to nothing names the file that writing would make.
+  for (int links = 0;
+       links < 40 && fs::is_symlink(fs::symlink_status(file, failed)) && !fs::exists(file, failed);
+       ++links) {
+    file = file.parent_path() / fs::read_symlink(file, failed);
+  }
+  const fs::file_status status = fs::status(file, failed);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    return {};
+  }
+#if defined(__unix__) || defined(__APPLE__)
+  struct stat numbers {};
+  if (::stat(file.c_str(), &numbers) == 0) {
+    return "number " + std::to_string(numbers.st_dev) + " " + std::to_string(numbers.st_ino);
+  }
+#endif
+  const fs::path resolved = fs::weakly_canonical(file, failed);
+  return failed ? std::string() : "path " + resolved.string();
+}
+
+/// Files by their identity. A model may have very many outputs, so that files are not compared with
+/// each other one by one.
 class file_list {
  public:
   /// Adds a file, which may not exist yet, unless it is here under this or another name. Returns
-  /// the file that is here then, otherwise null. Folders and devices are not added. What is
-  /// returned is valid as long as the list.
+  /// the file that is here then, otherwise null. What is returned is valid as long as the list.
   const named_file* add(const named_file& file) {
-    if (file.path.find('\0') != std::string::npos) {
-      return nullptr;  // a path that is refused where it is opened
-    }
-    std::error_code failed;
-    const fs::file_status status = fs::status(file.path, failed);
-    if (fs::exists(status) && !fs::is_regular_file(status)) {
+    const std::string identity = identity_of(file.path);
+    if (identity.empty()) {
       return nullptr;
     }
-    const std::string path = fs::weakly_canonical(file.path, failed).string();
-    if (failed) {
-      return nullptr;
-    }
-    const auto [at, is_new] = files_.emplace(path, file);
-    if (!is_new) {
-      return &at->second;
-    }
-    const auto links = fs::hard_link_count(path, failed);
-    if (failed || links < 2) {  // no other path without symbolic links leads to it
-      return nullptr;
-    }
-    for (const auto& other : linked_) {
-      if (fs::equivalent(other->first, path, failed)) {
-        return &other->second;
-      }
-    }
-    linked_.push_back(at);
-    return nullptr;
+    const auto [at, is_new] = files_.emplace(identity, file);
+    return is_new ? nullptr : &at->second;
   }
 
  private:
-  using files_by_path = std::map<std::string, named_file>;  // paths without symbolic links
-  files_by_path files_;
-  std::vector<files_by_path::const_iterator> linked_;  // files with several names
+  std::map<std::string, named_file> files_;
 };
 
 /// Whether both paths lead to one file, which may not exist yet.

@@ -1896,6 +1896,8 @@ tuning:
         copy = self.write("digits.onnx", MODEL.read_bytes())
         link = self.folder / "link.onnx"
         link.symlink_to(copy)
+        hard = self.folder / "hard.onnx"
+        hard.hardlink_to(copy)
         samples = self.write("x.npy", CALIBRATION.read_bytes())
         labels = self.write("y.npy", LABELS.read_bytes())
         rules = self.write("rules.yaml", b"method: minmax\n")
@@ -1905,6 +1907,9 @@ tuning:
         for words, arguments in (
                 (["--report", "MODEL"], self.quantize("--report", copy, model=link)),
                 (["--report", "MODEL"], self.quantize("--report", link, model=copy)),
+                (["--report", "MODEL"], self.quantize("--report", hard, model=copy)),
+                (["--report", "--output"], self.quantize("--report", os.path.relpath(self.folder / "new.onnx"),
+                                                         output=self.folder / "new.onnx")),
                 (["--report", "--output"], self.quantize("--report", str(self.folder) + "/./out.onnx")),
                 (["--output", "--calib"], self.quantize(calib=f"image={samples}:axis=0", output=samples)),
                 (["--output", "--labels"], self.quantize("--labels", labels, "--max-drop", 1, output=labels)),

@@ -17,6 +17,7 @@
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/name_hash.hpp>
 #include <detent/graph/model/sample_folder.hpp>
+#include <detent/graph/ops/counted_bytes.hpp>
 #include <detent/graph/rewrite/node_pattern.hpp>
 #include <detent/graph/rewrite/runnable_part.hpp>
 #include <detent/graph/run/executor.hpp>
@@ -349,6 +350,58 @@ TEST_CASE("hostile: the limits of inference hold for all sub-graphs together") {
   };
   CHECK(is_known_behind({300, 300}));
   CHECK_FALSE(is_known_behind({600, 600}));
+}
+
+TEST_CASE("hostile: what a run infers of sub-graphs counts as multiply-adds of the run") {
+  model_builder b(17);
+  b.constant("a", ones({500, 1}));
+  b.constant("b", ones({1, 1000}));
+  b.constant("none", make_tensor<std::int64_t>(element_type::s64, {}, {0}));
+  b.input("x", {1});
+  b.input("m", {100, 100});
+  // A loop without iterations infers the type of what it would have stacked.
+  std::vector<graph::node> nodes{node_of("Identity", {"go"}, "still"),
+                                 node_of("Identity", {"v"}, "w")};
+  for (int i = 0; i < 5; ++i) {
+    nodes.push_back(node_of("Einsum", {"a", "b"}, "product" + std::to_string(i)));
+    nodes.back().attributes["equation"] = text("ij,jk->");
+  }
+  graph::attribute body = loop_body(std::move(nodes));
+  const auto with_output = std::make_shared<graph::graph_body>(*body.g);
+  with_output->outputs.push_back({"product4", element_type::undefined, false, {}, {}});
+  body.g = with_output;
+  graph::model m = b.get();
+  graph::node loop = node_of("Loop", {"none", "", "x"}, "y");
+  loop.outputs.push_back("stacked");
+  loop.attributes["body"] = body;
+  m.nodes.push_back(loop);
+  m.nodes.push_back(node_of("MatMul", {"m", "m"}, "z"));
+  for (const char* name : {"y", "stacked", "z"}) {
+    m.outputs.push_back({name, element_type::f32, false, {}, {}});
+  }
+  const tensors inputs{{"x", ones({1})}, {"m", ones({100, 100})}};
+  graph::executor_options options;
+  options.max_multiply_adds = 7000000;
+  CHECK(graph::executor(m, options).run(inputs).size() == 3);
+  const auto refused = [&](std::uint64_t limit, std::string_view word) {
+    options.max_multiply_adds = limit;
+    check_graph_error(error_kind::bad_file, {word}, [&] {
+      graph::executor runner(m, options);
+      static_cast<void>(runner.run(inputs));
+    });
+  };
+  refused(5500000, "multiply-adds");    // the product takes 1010000
+  refused(2000000, "is not declared");  // the last Einsum has no share left
+}
+
+TEST_CASE("hostile: the bound for packed depthwise filters holds for the largest ones") {
+  const detent::filter_shape f{.out_channels = 64,
+                               .in_channels = 64,
+                               .groups = 64,
+                               .kernel_height = 320,
+                               .kernel_width = 320};
+  // One column of sixteen for each channel, in panels, pairs and slices.
+  CHECK(graph::ops::packed_filter_bytes(f) >= f.size() * 16 * 3);
 }
 
 TEST_CASE("hostile: names of outputs as names of files") {

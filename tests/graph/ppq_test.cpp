@@ -1455,6 +1455,15 @@ TEST_CASE("ppq: an addend that is always 0 has no part in the union of ranges") 
     CHECK(g.configs.parameters(input_config(g, "Sub", 1)).scales == first.scales);
     CHECK_FALSE(first.of_zeros);
   }
+  // The mark stays where all addends are 0.
+  const graph::model zeros = two_branches(r, [](model_builder& b, const auto& x, const auto& y) {
+    b.constant("low", floats({}, {-1000.0F}));
+    const std::string one = b.add("Relu", {b.add("Add", {x, "low"})});
+    const std::string other = b.add("Relu", {b.add("Add", {y, "low"})});
+    b.output(b.add("Sub", {one, other}));
+  });
+  const quantized_graph g = run_all(zeros, minmax_platform("tensorrt"), source_of(source), {});
+  CHECK(g.configs.parameters(input_config(g, "Sub", 0)).of_zeros);
 }
 
 TEST_CASE("ppq: Concat, pools and Resize are aligned") {

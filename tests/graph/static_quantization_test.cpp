@@ -27,6 +27,7 @@
 #include <detent/graph/quantize/weight_rounding.hpp>
 #include <detent/graph/rewrite/gemm_factors.hpp>
 #include <detent/graph/rewrite/lower.hpp>
+#include <detent/graph/rewrite/onnxruntime_guards.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/observer_registry.hpp>
 #include <detent/observers/min_max.hpp>
@@ -303,8 +304,9 @@ TEST_CASE(
     b.input("x", {1, 3, 10, 10});
     b.constant("w", random_floats(r, {4, 3, 3, 3}, -0.4F, 0.4F));
     b.constant("w2", random_floats(r, {4, 4, 1, 1}, -0.4F, 0.4F));
-    const std::string pooled = b.add("AveragePool", {b.add("Conv", {"x", "w"})}, form.first);
-    b.output(b.add("Conv", {pooled, "w2"}));
+    const std::string convolved = b.add("Conv", {"x", "w"});
+    b.output(b.add("Conv", {b.add("AveragePool", {convolved}, form.first), "w2"}));
+    b.output(b.add("Conv", {b.add("AveragePool", {convolved}, form.first), "w2"}));
     const auto samples = test::samples_of_x(r, {1, 3, 10, 10}, 4);
     const graph::model q =
         graph::static_quantization(b.get(), test::samples_source(samples), {.method = "minmax"})
@@ -317,13 +319,18 @@ TEST_CASE(
         CHECK(q.nodes[maker].op_type == (form.second ? "DequantizeLinear" : "Sum"));
       }
     }
-    CHECK(count(q, "AveragePool") == 1);
+    CHECK(count(q, "AveragePool") == 2);
+    std::set<std::string> names;
+    for (const graph::node& n : q.nodes) {
+      INFO(n.label());
+      CHECK(names.insert(n.name).second);
+    }
     // Here the pool is computed on integers in any case.
-    CHECK(count(graph::for_execution(q), "QLinearAveragePool") == 1);
+    CHECK(count(graph::for_execution(q), "QLinearAveragePool") == 2);
     CHECK(test::distance(b.get(), graph::for_execution(q), samples[0]) < 0.03);
     graph::model integers = q;
     graph::to_qoperator(integers);
-    CHECK(count(integers, "QLinearAveragePool") == (form.second ? 1 : 0));
+    CHECK(count(integers, "QLinearAveragePool") == (form.second ? 2 : 0));
   }
 }
 
@@ -386,6 +393,35 @@ TEST_CASE("static: what is moved and then used by sub-graphs has a pair of its o
     CHECK(q.nodes[l.producer(q.nodes[maker].inputs[0])].is("QuantizeLinear"));
     CHECK(test::distance(m, q, samples[0]) < 0.02);
   }
+}
+
+TEST_CASE("guards for ONNX Runtime leave the indices of a MaxPool alone") {
+  const auto g = std::make_shared<graph::graph_body>();
+  graph::node inner;
+  inner.op_type = "Cast";
+  inner.inputs = {"indices"};
+  inner.outputs = {"inner"};
+  inner.attributes = {{"to", number(1)}};
+  g->nodes.push_back(inner);
+  g->outputs.push_back({"inner", element_type::f32, false, {}, {}});
+  graph::attribute branch;
+  branch.kind = graph::attribute::kind_type::g;
+  branch.g = g;
+  model_builder b;
+  b.input("x", {1, 1, 4, 4});
+  b.input("c", {}, element_type::boolean);
+  const std::string d = b.pair("x", 0.1F, 0);
+  b.output(b.add("If", {"c"}, {{"then_branch", branch}, {"else_branch", branch}}));
+  graph::model m = b.get();
+  graph::node pool;
+  pool.op_type = "MaxPool";
+  pool.inputs = {d};
+  pool.outputs = {"largest", "indices"};
+  pool.attributes = {{"kernel_shape", list({2, 2})}};
+  m.nodes.insert(m.nodes.end() - 1, pool);
+  const std::size_t nodes = m.nodes.size();
+  graph::add_onnxruntime_guards(m);
+  CHECK(m.nodes.size() == nodes);
 }
 
 TEST_CASE("static: several clamps behind a layer are one") {

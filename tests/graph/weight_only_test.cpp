@@ -19,6 +19,7 @@
 
 #include <detent/graph/onnx.hpp>
 #include <detent/graph/quantize/weight_only.hpp>
+#include <detent/graph/quantize/weight_only_state.hpp>
 #include <detent/graph/run/executor.hpp>
 #include <detent/parallel.hpp>
 
@@ -671,6 +672,30 @@ TEST_CASE("weight only: little memory means more passes, threads and splits the 
     sample_list parts(split);
     CHECK(graph::to_onnx(graph::quantize_weights_only(b.get(), options, parts.source())) ==
           expected);
+  }
+}
+
+TEST_CASE("weight only: statistics of inputs have the memory of a run, no more") {
+  test::random_source r(84);
+  model_builder b;
+  b.input("x", {-1, 40});
+  b.constant("w", test::random_floats(r, {40, 40}, -0.3F, 0.3F));
+  b.output(b.add("MatMul", {"x", "w"}));
+  const std::vector<tensor> samples = correlated_samples(r, 4, 6, 40);
+  for (const char* algorithm : {"gptq", "awq"}) {
+    weight_only_options options;
+    options.algorithm = algorithm_named(algorithm);
+    options.executor.max_memory_bytes = 200000;
+    sample_list list(samples);
+    static_cast<void>(graph::quantize_weights_only(b.get(), options, list.source()));
+    CHECK(graph::weight_only_state(b.get(), options).samples() == 0);
+    options.executor.max_memory_bytes = 6000;  // of 16 * 40 * 40, and of 4 * 40 * 40
+    sample_list again(samples);
+    test::check_graph_error(error_kind::bad_file, {"'x'", "40 features", "6000"}, [&] {
+      static_cast<void>(graph::quantize_weights_only(b.get(), options, again.source()));
+    });
+    test::check_graph_error(error_kind::bad_file, {"'x'", "40 features", "6000"},
+                            [&] { const graph::weight_only_state state(b.get(), options); });
   }
 }
 

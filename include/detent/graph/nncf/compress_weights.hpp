@@ -423,10 +423,13 @@ class weight_compressor {
   void scale_activations() {
     graph_writer names(m_);
     std::vector<std::pair<constant*, std::vector<float>>> scaled;
+    std::optional<links> current;  // nothing once the graph has changed
     for (constant& c : constants_) {
-      const links l(m_);
-      if (!c.format || has_8_bits(c.format->mode) || !multiplies_rows(c.layer) ||
-          l.consumers(c.layer.weights).size() != 1) {
+      if (!c.format || has_8_bits(c.format->mode) || !multiplies_rows(c.layer)) {
+        continue;
+      }
+      const links& l = current ? *current : current.emplace(m_);
+      if (l.consumers(c.layer.weights).size() != 1) {
         continue;
       }
       const auto place = scaling_place_before(m_, l, c.layer.node, input_of(c.layer));
@@ -444,6 +447,7 @@ class weight_compressor {
         multiply_weights(*before, before->channel_axis, scales);
       } else {
         insert_scaling(*place, name_or_output(m_.nodes[maker]), scales, names);
+        current.reset();
       }
       scaled.emplace_back(&c, std::move(scales));
     }

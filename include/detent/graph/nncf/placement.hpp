@@ -161,45 +161,68 @@ class quantizer_placer {
 
   /// Leaves in float what is between the last layers with weights, or the inputs, and an output, on
   /// the ways on which there is a TopK or NonMaxSuppression.
+  ///
+  /// A vertex is on such a way if a way from an output leads to it and a way from it to a layer or
+  /// an input, one of which is marked by such an operator. Both are found by walks that visit each
+  /// vertex twice at most, with and without a mark: there may be very many ways.
   void find_postprocessing() {
-    std::set<std::size_t> seen;
-    std::vector<std::pair<std::vector<std::size_t>, bool>> ways;
-    for (std::size_t v = 0; v < g_.vertices.size(); ++v) {
-      if (g_.vertices[v].kind == output_kind) {
-        ways.push_back({{v}, false});
-      }
+    const std::size_t count = g_.vertices.size();
+    std::vector<bool> ends(count), is_mark(count);
+    for (std::size_t v = 0; v < count; ++v) {
+      ends[v] = has_weights(v) || g_.vertices[v].kind == input_kind;
+      is_mark[v] = is_among(g_.vertices[v].kind, {"TopK", "NonMaxSuppression"});
     }
-    std::set<std::size_t> found;
-    const auto leave_out = [&](const std::vector<std::size_t>& way) {
-      for (const std::size_t v : way) {
-        if (!has_weights(v) && g_.vertices[v].kind != output_kind) {
-          found.insert(v);
-        }
+    // Up from the outputs, against the edges; `users` are the edges that were taken.
+    const auto index_of = [](std::size_t v, bool marked) { return 2 * v + (marked ? 1U : 0U); };
+    std::vector<bool> above(2 * count), below(2 * count);
+    std::vector<std::vector<std::size_t>> users(count);
+    std::vector<std::size_t> waiting;
+    const auto visit = [&](std::vector<bool>& reached, std::size_t v, bool marked) {
+      const std::size_t at = index_of(v, marked || is_mark[v]);
+      if (!reached[at]) {
+        reached[at] = true;
+        waiting.push_back(at);
       }
     };
-    while (!ways.empty()) {
-      auto [way, marked] = ways.back();
-      ways.pop_back();
-      const operator_vertex& v = g_.vertices[way.back()];
-      seen.insert(way.back());
-      marked = marked || is_among(v.kind, {"TopK", "NonMaxSuppression"});
-      if (has_weights(way.back()) || v.kind == input_kind) {
-        if (marked) {
-          leave_out(way);
-        }
-        continue;
+    for (std::size_t v = 0; v < count; ++v) {
+      if (g_.vertices[v].kind == output_kind) {
+        visit(above, v, false);
       }
-      for (const operator_vertex::source& s : v.sources) {
-        if (seen.count(s.from) != 0 && marked && found.count(s.from) != 0) {
-          leave_out(way);
-        } else if (seen.count(s.from) == 0 || marked || found.count(s.from) != 0) {
-          std::vector<std::size_t> longer = way;
-          longer.push_back(s.from);
-          ways.push_back({std::move(longer), marked});
+    }
+    while (!waiting.empty()) {
+      const std::size_t v = waiting.back() / 2;
+      const bool marked = waiting.back() % 2 != 0;
+      waiting.pop_back();
+      if (!ends[v]) {
+        for (const operator_vertex::source& s : g_.vertices[v].sources) {
+          users[s.from].push_back(v);
+          visit(above, s.from, marked);
         }
       }
     }
-    in_float_.insert(found.begin(), found.end());
+    const auto is_above = [&](std::size_t v) { return above[2 * v] || above[2 * v + 1]; };
+    // Back down from where the ways end.
+    for (std::size_t v = 0; v < count; ++v) {
+      if (ends[v] && is_above(v)) {
+        visit(below, v, false);
+      }
+    }
+    while (!waiting.empty()) {
+      const std::size_t v = waiting.back() / 2;
+      const bool marked = waiting.back() % 2 != 0;
+      waiting.pop_back();
+      for (const std::size_t user : users[v]) {
+        visit(below, user, marked);
+      }
+    }
+    for (std::size_t v = 0; v < count; ++v) {
+      const bool marked_above = above[2 * v + 1] && (below[2 * v] || below[2 * v + 1]);
+      const bool marked_below = is_above(v) && below[2 * v + 1];
+      const bool is_layer = ends[v] && g_.vertices[v].kind != input_kind;
+      if ((marked_above || marked_below) && !is_layer && g_.vertices[v].kind != output_kind) {
+        in_float_.insert(v);
+      }
+    }
   }
 
   [[nodiscard]] bool has_weights(std::size_t v) const {

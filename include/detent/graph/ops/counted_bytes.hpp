@@ -9,6 +9,7 @@
 
 #include <detent/config.hpp>
 #include <detent/graph/ops/operator.hpp>
+#include <detent/images/depthwise.hpp>
 #include <detent/kernels/panels.hpp>
 #include <detent/pack.hpp>
 #include <detent/window.hpp>
@@ -69,8 +70,12 @@ class counted_bytes {
   const std::size_t line = detent::detail::round_up(f.kernel_width * f.group_in(), group_depth);
   const std::size_t depth = (line + group_depth) * f.kernel_height;
   if (f.depthwise()) {
-    constexpr std::size_t forms = 12;  // bytes, 16-bit words, and lines of 3 x 3 and 5 x 5 filters
-    return depth * detent::detail::round_up(f.out_channels, kernels::strip_columns) * forms;
+    // Bytes, 16-bit words, and lines of 3 x 3 and 5 x 5 filters. Very large filters may be packed
+    // as those of groups.
+    constexpr std::size_t forms = 12;
+    const std::size_t channels = detent::detail::round_up(f.out_channels, kernels::strip_columns);
+    const bool may_be_wide = f.taps() > detent::detail::depthwise_weights::most_exact_taps;
+    return depth * channels * forms + (may_be_wide ? f.groups * packed_integer_bytes(depth, 1) : 0);
   }
   return f.groups * packed_integer_bytes(depth, f.group_out()) + depth * f.group_out();
 }

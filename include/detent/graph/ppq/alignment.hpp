@@ -168,7 +168,7 @@ struct alignment_pass {
       joint = params_from_range(range, s.scheme());
     }
     joint = detail::fitted(joint, s, parity == detent::parity::fixed);
-    g.configs.set_parameters(all[0], {{joint.scale}, {joint.zero_point}});
+    g.configs.set_parameters(all[0], {{joint.scale}, {joint.zero_point}, !any_values});
     for (std::size_t k = 1; k < all.size(); ++k) {
       g.configs.master_by(all[k], all[0]);
     }

@@ -126,6 +126,10 @@ class input_statistics {
   [[nodiscard]] static std::size_t bytes(std::size_t features, bool diagonal) noexcept {
     return 16 * features * (diagonal ? 1 : features);
   }
+  /// The memory in bytes that a Gram matrix takes whose rows are all of one magnitude.
+  [[nodiscard]] static std::size_t least_bytes(std::size_t features) noexcept {
+    return 4 * features * features;
+  }
 
  private:
   using observer = std::variant<gram_observer, diagonal_observer>;

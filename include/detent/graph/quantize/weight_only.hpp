@@ -97,9 +97,13 @@ class weight_only_quantizer {
   [[nodiscard]] std::map<std::string, input_statistics> empty_statistics() {
     static_cast<void>(runnable_part());
     std::map<std::string, input_statistics> statistics;
+    std::size_t bytes = 0;
     for (const weight_matrix& w : matrices_) {
       for (const std::string& input : w.inputs) {
-        statistics.try_emplace(input, w.layout.depth, is_diagonal());
+        if (statistics.try_emplace(input, w.layout.depth, is_diagonal()).second) {
+          bytes += input_statistics::least_bytes(w.layout.depth);
+          require_room(bytes, input, w.layout.depth);
+        }
       }
     }
     return statistics;
@@ -290,10 +294,15 @@ class weight_only_quantizer {
                       ? 0
                       : input_statistics::bytes(w.layout.depth, is_diagonal());
         }
-        if (last > first && bytes + more > options_.calibration_bytes) {
+        const std::size_t most =
+            (std::min)(options_.calibration_bytes, options_.executor.max_memory_bytes);
+        if (last > first && bytes + more > most) {
           break;
         }
         bytes += more;
+        if (more > 0) {
+          require_room(bytes, w.inputs[0], w.layout.depth);
+        }
         for (const std::string& input : w.inputs) {
           statistics.try_emplace(input, w.layout.depth, is_diagonal());
         }
@@ -303,6 +312,15 @@ class weight_only_quantizer {
         add_solved(matrices_[first], statistics);
       }
     }
+  }
+
+  /// Throws bad_file, naming the tensor whose `features` ask for it, if statistics need more memory
+  /// than a run of the model may use.
+  void require_room(std::size_t bytes, const std::string& input, std::size_t features) const {
+    const std::size_t limit = options_.executor.max_memory_bytes;
+    require(bytes <= limit, error_kind::bad_file, "tensor '", input, "': statistics of its ",
+            features, " features take ", bytes, " bytes of memory with those before, the limit is ",
+            limit);
   }
 
   /// Solves one matrix, by the statistics of all its inputs together.

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/tensor.hpp>
-#include <detent/graph/model/unused_names.hpp>
 #include <detent/graph/rewrite/integer_operators.hpp>
 
 DETENT_NAMESPACE_BEGIN
@@ -26,7 +26,7 @@ namespace detail {
 /// Adds the nodes of add_onnxruntime_guards().
 class onnxruntime_guards {
  public:
-  explicit onnxruntime_guards(model& m) : m_(m), links_(m), names_(m) {
+  explicit onnxruntime_guards(model& m) : m_(m), links_(m), writer_(m) {
     for (const node& n : m.nodes) {
       if (has_bodies(n)) {
         captured_.merge(captured_values(n));
@@ -43,46 +43,39 @@ class onnxruntime_guards {
 
  private:
   void add(const node& n) {
-    const bool is_fused = n.is("AveragePool") && !has_integer_average(n) && !n.inputs.empty() &&
-                          dequantization_of(n.inputs[0]) != links::none;
-    if (is_fused) {
-      nodes_.push_back(made(n, "Sum", n.inputs[0], {n.inputs[0]}));
-    }
     const std::size_t place = nodes_.size();
     nodes_.push_back(n);
-    if (is_fused) {
-      nodes_[place].inputs[0] = nodes_[place - 1].outputs[0];
+    if (n.is("AveragePool") && !has_integer_average(n) && !n.inputs.empty() &&
+        dequantization_of(n.inputs[0]) != links::none) {
+      node sum = made("Sum", n.inputs[0], {n.inputs[0]});
+      nodes_[place].inputs[0] = sum.outputs[0];
+      nodes_.insert(nodes_.begin() + static_cast<std::ptrdiff_t>(place), std::move(sum));
     }
-    for (std::size_t k = 0; k < n.outputs.size(); ++k) {
-      const std::string& value = n.outputs[k];
-      const std::size_t from =
-          is_mover(n) && captured_.count(value) != 0 ? dequantization_of(value) : links::none;
-      if (from != links::none) {
-        const node& pair = m_.nodes[from];
-        const std::string moved = names_.take(value + "_moved");
-        nodes_[place].outputs[k] = moved;
-        node quantize =
-            made(pair, "QuantizeLinear", value, {moved, pair.inputs[1], pair.inputs[2]});
-        node dequantize = pair;
-        dequantize.name = value + "_DequantizeLinear";
-        dequantize.inputs[0] = quantize.outputs[0];
-        dequantize.outputs = {value};
-        nodes_.push_back(std::move(quantize));
-        nodes_.push_back(std::move(dequantize));
-      }
+    const std::size_t from = is_mover(n) && captured_.count(n.outputs[0]) != 0
+                                 ? dequantization_of(n.outputs[0])
+                                 : links::none;
+    if (from != links::none) {
+      const node& pair = m_.nodes[from];
+      const std::string& value = n.outputs[0];
+      const std::string moved = writer_.fresh(value + "_moved");
+      nodes_[place].outputs[0] = moved;
+      node quantize = made("QuantizeLinear", value, {moved, pair.inputs[1], pair.inputs[2]});
+      node dequantize =
+          made("DequantizeLinear", value, {quantize.outputs[0], pair.inputs[1], pair.inputs[2]});
+      quantize.domain = pair.domain;
+      dequantize.domain = pair.domain;
+      dequantize.attributes = pair.attributes;
+      dequantize.outputs = {value};
+      nodes_.push_back(std::move(quantize));
+      nodes_.push_back(std::move(dequantize));
     }
   }
 
-  /// A node of the domain of `like` that makes a new value of `value`.
-  [[nodiscard]] node made(const node& like, const std::string& op, const std::string& value,
+  /// A node that makes a new value of `value`.
+  [[nodiscard]] node made(const char* op, const std::string& value,
                           std::vector<std::string> inputs) {
-    node n;
-    n.op_type = op;
-    n.domain = like.domain;
-    n.name = value + "_" + op;
-    n.inputs = std::move(inputs);
-    n.outputs = {names_.take(value + "_" + op + "_output")};
-    return n;
+    const std::string name = value + "_" + op;
+    return writer_.make_node(op, name, std::move(inputs), writer_.fresh(name + "_output"));
   }
 
   /// Whether ONNX Runtime moves a DequantizeLinear from the input of this operator to its output.
@@ -102,7 +95,7 @@ class onnxruntime_guards {
         const tensor* const scale = n.inputs.size() == 3 ? m_.initializer(n.inputs[1]) : nullptr;
         return scale != nullptr && scale->count() == 1 ? i : links::none;
       }
-      if (!is_mover(n)) {
+      if (!is_mover(n) || n.outputs[0] != value) {  // not the indices of a MaxPool
         return links::none;
       }
       value = n.inputs[0];
@@ -112,7 +105,7 @@ class onnxruntime_guards {
 
   model& m_;
   links links_;
-  unused_names names_;
+  graph_writer writer_;
   std::set<std::string> captured_;
   std::vector<node> nodes_;
 };

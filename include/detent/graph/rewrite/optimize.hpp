@@ -255,6 +255,8 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
   }
   limits.max_memory_bytes = 2 * room;  // for the results of a node, and scratch memory
   const auto resources = std::make_shared<detail::run_resources>(limits);
+  detail::inference_scope scope(m);
+  resources->inference = &scope;
   std::set<std::string> outputs_of_graph;
   for (const value_info& v : m.outputs) {
     outputs_of_graph.insert(v.name);
@@ -264,7 +266,9 @@ DETENT_GRAPH_DECL void fold_constants(model& m, bool dequantize,
       continue;
     }
     const operator_definition* definition = registry.find(n.domain, n.op_type);
-    bool constant = definition != nullptr && detail::is_brief(n);
+    // Nodes of sub-graphs may call functions, too.
+    bool constant = definition != nullptr && scope.functions.function_of(n) == nullptr &&
+                    detail::is_brief(n) && (m.functions.empty() || !has_bodies(n));
     detail::node_inputs inputs;
     const auto look_up = [&](const std::string& name) {
       const tensor* t = name.empty() ? nullptr : m.initializer(name);

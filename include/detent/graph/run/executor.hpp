@@ -531,10 +531,13 @@ DETENT_GRAPH_DECL std::vector<tensor> subgraph_runner::infer(std::string_view at
   // error in them is not one before a run gets there.
   if (resources_->inference != nullptr) {
     infer_values_within(*resources_->inference, g, model_, known, true, registry_);
-  } else {  // in a run, where no node calls a function, and whose limits hold for this work, too
+  } else {  // in a run, where no node calls a function, and whose limit holds for this work, too
     inference_scope scope;
+    run_work& work = resources_->work;
+    scope.max_multiply_adds =
+        (std::min)(scope.max_multiply_adds, work.max_multiply_adds - work.multiply_adds);
     infer_values_within(scope, g, model_, known, true, registry_);
-    resources_->work.multiply_adds += scope.work.multiply_adds;
+    work.multiply_adds += scope.work.multiply_adds;
   }
   std::vector<tensor> outputs;
   for (const value_info& v : g.outputs) {

@@ -50,7 +50,7 @@ struct run_resources {
   allocator allocate;  // allocates from the pool
   run_work work;
   std::string refusal;  // of the operator whose infer() was called last; see operator_context
-  // What sub-graphs are inferred in; null in a run.
+  // What sub-graphs are inferred in; null in runs of executors of whole models.
   inference_scope* inference = nullptr;
 };
 

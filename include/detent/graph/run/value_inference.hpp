@@ -83,7 +83,8 @@ struct inference_scope {
 
   function_table functions;  // of the model that the graphs belong to
   buffer_pool pool{inference_limits().max_memory_bytes, false};
-  run_work work;
+  std::uint64_t max_multiply_adds = inference_limits().max_multiply_adds;
+  run_work work;  // so far; never more than that
 };
 
 /// The work of one node in a scope. What the node has done is added to that of the scope when this
@@ -105,8 +106,7 @@ class inferred_node {
     run_work& work = resources_.work;
     work.iterations = scope_.work.iterations;
     work.multiply_adds = scope_.work.multiply_adds;
-    work.max_multiply_adds =
-        (std::min)(resources_.options.max_multiply_adds, work.multiply_adds + share);
+    work.max_multiply_adds = (std::min)(scope_.max_multiply_adds, work.multiply_adds + share);
     begin_ = work;
   }
 
