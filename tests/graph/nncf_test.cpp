@@ -821,6 +821,58 @@ TEST_CASE("nncf::quantize: one scale where a quantizer stands behind movement an
   }
 }
 
+TEST_CASE("nncf::quantize: very many ways to a TopK") {
+  // Each sum takes the one before twice, so that there are 2^60 ways from the TopK to the product.
+  test::random_source r(228);
+  model_builder b;
+  b.input("x", {2, 8});
+  b.constant("w", random_floats(r, {8, 8}, -1.0F, 1.0F));
+  std::string value = b.add("MatMul", {"x", "w"});
+  for (int i = 0; i < 60; ++i) {
+    value = b.add("Add", {value, value});
+    value = b.add("Mul", {value, b.scalar("half" + std::to_string(i), 0.5F)});
+  }
+  b.constant("k", std::vector<std::int64_t>{3});
+  b.output(b.add("TopK", {value, "k"}));
+  const auto samples = samples_of(r, {2, 8}, 3);
+  const nncf::quantization q = nncf::quantize(b.get(), nncf::dataset(samples));
+  CHECK(q.quantizers.size() == 2);  // what is behind the product stays in float
+}
+
+TEST_CASE("nncf::quantize: weights that are outputs of the model keep their values") {
+  test::random_source r(229);
+  for (const bool is_made : {false, true}) {
+    INFO(is_made);
+    const tensor w = random_floats(r, {8, 8}, -1.0F, 1.0F);
+    model_builder b;
+    b.input("x", {4, 8});
+    std::string weights = "w";
+    if (is_made) {
+      graph::attribute value;
+      value.kind = graph::attribute::kind_type::t;
+      value.t = w;
+      weights = b.add("Constant", {}, {{"value", value}});
+    } else {
+      b.constant("w", w);
+    }
+    b.constant("spread", floats({8}, {1.0F, 3.0F, 0.5F, 2.0F, 0.7F, 1.5F, 1.0F, 2.5F}));
+    b.constant("last", random_floats(r, {8, 3}, -1.0F, 1.0F));
+    const std::string y = b.add("MatMul", {b.add("Mul", {"x", "spread"}), weights});
+    b.output(weights);
+    b.output(b.add("MatMul", {b.add("Relu", {y}), "last"}));
+    const auto samples = samples_of(r, {4, 8}, 4);
+    for (const nncf::model_type type : {nncf::model_type::none, nncf::model_type::transformer}) {
+      const nncf::quantization q =
+          nncf::quantize(b.get(), nncf::dataset(samples), {.model_type = type});
+      const std::vector<tensor> found = test::outputs_of(q.result, samples[0]);
+      const auto kept = found[0].data<float>();
+      CHECK(std::equal(kept.begin(), kept.end(), w.data<float>().begin()));
+      CHECK(test::count(q.result, "QuantizeLinear") > 0);
+      CHECK(test::distance(b.get(), graph::for_execution(q.result), samples[0]) < 0.2);
+    }
+  }
+}
+
 TEST_CASE("nncf::quantize: one scale for the right side of a product that is no matrix") {
   test::random_source r(227);
   INFO("seed ", r.seed());

@@ -103,6 +103,38 @@ void check_close(const graph::model& float_model, const graph::model& compressed
   CHECK(error < limit * largest);
 }
 
+TEST_CASE("nncf::compress_weights: weights that a Transpose takes have zero points of 0") {
+  // ONNX Runtime up to 1.26 does not load them without.
+  random_source r(77);
+  INFO("seed ", r.seed());
+  for (const bool is_moved : {false, true}) {
+    model_builder b(17);
+    b.input("x", {3, 8});
+    b.constant("w", random_floats(r, is_moved ? shape{20, 8} : shape{8, 20}, -1.0F, 1.0F));
+    const std::string w = is_moved ? b.add("Transpose", {"w"}, {{"perm", list({1, 0})}}) : "w";
+    b.output(b.add("MatMul", {"x", w}));
+    b.input("ids", {2}, element_type::s64);
+    b.output(b.add("Gather", {"w", "ids"}));
+    options o;
+    o.mode = mode::int8_sym;
+    const graph::model m = nncf::compress_weights(b.get(), o).result;
+    std::size_t found = 0;
+    for (const graph::node& n : m.nodes) {
+      if (n.is("DequantizeLinear")) {
+        ++found;
+        CHECK(n.inputs.size() == (is_moved ? 3 : 2));
+        if (is_moved) {
+          const tensor& zeros = *m.initializer(n.inputs[2]);
+          CHECK(zeros.type() == element_type::s8);
+          CHECK(zeros.dims() == m.initializer(n.inputs[1])->dims());
+          CHECK(integers(zeros) == std::vector<int>(zeros.count(), 0));
+        }
+      }
+    }
+    CHECK(found == 1);
+  }
+}
+
 TEST_CASE("8 bits with zero points: codes, scales and zero points by hand") {
   // Columns: -10 .. 117.5 with a tie at 54.5; only positive numbers; zeros.
   const tensor w = floats({4, 3}, {-10.0F, 1.0F, 0.0F, 0.0F, 2.0F, 0.0F,  //

@@ -139,6 +139,9 @@ class compressed_constant_writer {
     if (mode.asymmetric) {
       dequantize.inputs.push_back(
           add(layer.weights + "_zero_point", type, of_scales, q.zero_points));
+    } else if (is_moved(layer.weights)) {
+      const std::vector<std::int32_t> zeros(q.scales.size(), 0);
+      dequantize.inputs.push_back(add(layer.weights + "_zero_point", type, of_scales, zeros));
     }
     if (mode.bits == 4) {
       m_.ir_version = (std::max)(m_.ir_version, ir_version_of_int4);
@@ -148,6 +151,18 @@ class compressed_constant_writer {
       std::replace(inputs.begin(), inputs.end(), layer.weights, dequantize.outputs[0]);
     }
     made_.push_back(std::move(dequantize));
+  }
+
+  /// Whether an operator that moves elements takes the weights. Up to 1.26, ONNX Runtime quantizes
+  /// what it makes of them once more, by a node without a zero point if these have none, whose type
+  /// is then another one.
+  [[nodiscard]] bool is_moved(const std::string& weights) const {
+    const auto users = links_.consumers(weights);
+    return std::any_of(users.begin(), users.end(), [&](std::size_t i) {
+      const node& n = m_.nodes[i];
+      return n.is("Transpose") || n.is("Reshape") || n.is("Squeeze") || n.is("Unsqueeze") ||
+             n.is("Slice");
+    });
   }
 
   /// Adds a constant of 8-bit elements, or of 4-bit ones, which take a byte in memory.

@@ -47,6 +47,7 @@
 #include <detent/error.hpp>
 #include <detent/graph/model/error_context.hpp>
 #include <detent/graph/model/fingerprint.hpp>
+#include <detent/graph/model/graph_writer.hpp>
 #include <detent/graph/model/ir.hpp>
 #include <detent/graph/model/separate_compilation.hpp>
 #include <detent/graph/model/tensor.hpp>
@@ -290,6 +291,50 @@ class quantizer {
     return all;
   }
 
+  /// Does fold_constants(), also for outputs of the model that other nodes take: weights must be
+  /// constants. Such an output becomes a constant of its own beside the one that nodes take.
+  static void fold_all_constants(model& m) {
+    const links l(m);
+    graph::detail::graph_writer writer(m);
+    std::set<std::string> made_of_constants;
+    std::vector<node> apart;
+    const auto is_constant = [&](const std::string& value) {
+      return value.empty() || m.initializer(value) != nullptr ||
+             made_of_constants.count(value) != 0;
+    };
+    for (node& n : m.nodes) {
+      if (has_bodies(n) || !std::all_of(n.inputs.begin(), n.inputs.end(), is_constant)) {
+        continue;
+      }
+      for (std::string& output : n.outputs) {
+        const auto users = l.consumers(output);
+        const bool is_taken = std::all_of(users.begin(), users.end(), [&](std::size_t user) {
+          const std::vector<std::string>& inputs = m.nodes[user].inputs;
+          return std::find(inputs.begin(), inputs.end(), output) != inputs.end() &&
+                 !has_bodies(m.nodes[user]);  // which may take it in a sub-graph as well
+        });
+        if (l.is_output(output) && !users.empty() && is_taken) {
+          const std::string name = writer.fresh(output + "_constant");
+          for (const std::size_t user : users) {
+            std::vector<std::string>& inputs = m.nodes[user].inputs;
+            std::replace(inputs.begin(), inputs.end(), output, name);
+          }
+          apart.push_back(writer.make_node("Identity", output + "_Identity", {name}, output));
+          output = name;
+        }
+        made_of_constants.insert(output);
+      }
+    }
+    fold_constants(m, false);
+    for (node& n : apart) {
+      if (const tensor* const value = m.initializer(n.inputs[0])) {
+        m.initializers[n.outputs[0]] = *value;
+      } else {
+        m.nodes.push_back(std::move(n));
+      }
+    }
+  }
+
   /// The float model that quantizers are placed in, after SmoothQuant and channel alignment.
   /// With `smoothed`, what SmoothQuant has found in the samples goes there.
   [[nodiscard]] model prepared(model m, std::vector<layer_magnitudes>* smoothed = nullptr) {
@@ -299,7 +344,7 @@ class quantizer {
     const bool is_int8 = options_.mode == quantization_mode::int8;
     has_channels_ = !is_int8 || m.opset() >= 13;
     ignored_ = ignored_results(m, options_.ignored_scope, options_.ignored_subgraphs);
-    fold_constants(m, false);
+    fold_all_constants(m);
     remove_unused(m);
     upgrade_opset(m, is_int8 ? 13 : 19);
     if (options_.model_type == model_type::transformer) {

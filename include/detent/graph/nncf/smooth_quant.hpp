@@ -153,7 +153,8 @@ class smoother {
                             trait_of(operator_kind(m_, l, m_.nodes[maker])) == trait::moves;
       const tensor* w = m_.initializer(n.inputs[weights[0]]);
       if (is_moved || w == nullptr || w->rank() < 2 ||
-          l.consumers(n.inputs[weights[0]]).size() > 1 || m_.initializer(value) != nullptr) {
+          l.consumers(n.inputs[weights[0]]).size() > 1 || l.is_output(n.inputs[weights[0]]) ||
+          m_.initializer(value) != nullptr) {
         continue;
       }
       std::vector<std::size_t>& of_value = groups_of_[value];
