@@ -819,16 +819,14 @@ def branches_model():
 
 
 def pools_model():
-    """Averages that ONNX Runtime would make differently on integers: with dilations, and with padding in ceil mode."""
+    """An average with dilations, which ONNX Runtime would replace by an operator on integers that has none. (Averages with
+    padding in ceil mode are of another kind in float in releases before 1.23, so that these cannot be compared here.)"""
     helper, node = onnx.helper, onnx.helper.make_node
     value = lambda name, shape: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
     nodes = [node("Conv", ["x", "w"], ["a"]), node("AveragePool", ["a"], ["b"], kernel_shape=[2, 2], dilations=[2, 2]),
-             node("Conv", ["b", "w2"], ["c"]),
-             node("AveragePool", ["c"], ["d"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1,
-                  count_include_pad=1),
-             node("Conv", ["d", "w2"], ["y"])]
+             node("Conv", ["b", "w2"], ["y"])]
     constants = {"w": operator_cases.quarters(309, 4, 3, 3, 3) / 16, "w2": operator_cases.quarters(310, 4, 4, 1, 1) / 16}
-    graph = helper.make_graph(nodes, "pools", [value("x", ["N", 3, 12, 12])], [value("y", ["N", 4, 5, 5])],
+    graph = helper.make_graph(nodes, "pools", [value("x", ["N", 3, 12, 12])], [value("y", ["N", 4, 8, 8])],
                               [numpy_helper.from_array(v.astype(np.float32), k) for k, v in constants.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
 
