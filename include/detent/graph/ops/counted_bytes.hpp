@@ -45,9 +45,9 @@ class counted_bytes {
   return (depth + 1) * padded * sizeof(float);  // with the bias
 }
 
-/// An upper bound of the bytes of packed_weights, the same on all targets: the panels, the pairs of
-/// targets without VNNI or the slices of wide sums with their corrections, and what belongs to a
-/// column.
+/// The most bytes that packed_weights take on any target, to within a few percent; the same number
+/// on all targets. Counted are the panels, the pairs of targets without VNNI and their corrections
+/// (or the slices of wide sums and their pairs), and what belongs to a column.
 [[nodiscard]] inline std::size_t packed_integer_bytes(std::size_t depth,
                                                       std::size_t columns) noexcept {
   constexpr std::size_t forms = 3, of_column = 32;
@@ -64,7 +64,7 @@ class counted_bytes {
   return f.groups * packed_bytes(depth, f.group_out()) + depth * f.group_out() * sizeof(float);
 }
 
-/// An upper bound of the bytes of packed_filters, and of the matrix of a group that packing makes.
+/// The same for packed_filters, and for the matrix of a group that packing makes.
 [[nodiscard]] inline std::size_t packed_filter_bytes(const filter_shape& f) noexcept {
   using kernels::group_depth;
   const std::size_t line = detent::detail::round_up(f.kernel_width * f.group_in(), group_depth);

@@ -38,8 +38,8 @@ struct node_state : operator_state {
 
 /// The state of the node, whose packed part make(packed) fills. `is_constant`: all inputs that it
 /// reads are the same in every run, so that it is made once; otherwise it is made in each run,
-/// which it does not outlive, and `bytes`, an upper bound of its size, count against the limit of
-/// memory meanwhile. Throws bad_file if they do not fit.
+/// which it does not outlive, and `bytes`, its size or what it may be at most, count against the
+/// limit of memory meanwhile. Throws bad_file if they do not fit.
 template <class Packed, class Own = nothing_else, class Make>
 node_state<Packed, Own>& cached_state(operator_context& c, bool is_constant, std::size_t bytes,
                                       const Make& make) {

@@ -41,8 +41,8 @@ namespace detail {
 class regular_expression;
 
 /// An upper bound of the number of places of an expression at which a match may stand, with
-/// repeated parts counted as often as they are repeated: `(ab){3}` has six. Stops counting above
-/// `most`.
+/// repeated parts counted as often as they are repeated. A group counts one itself: `(ab){3}` has
+/// nine. Stops counting above `most`.
 [[nodiscard]] inline std::size_t pattern_places(const std::string& text, std::size_t most) {
   std::vector<std::size_t> groups{0};  // places of the groups that are open, the whole first
   std::size_t last = 0;                // places of the part that a repetition would repeat
