@@ -707,6 +707,39 @@ TEST_CASE("ppq: which operators are dispatched") {
                     [&] { static_cast<void>(ppq::make_quantized_graph(unknown.get(), p)); });
 }
 
+TEST_CASE(
+    "ppq: what adds a mask of infinities stays float, and weights of infinities are refused") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const auto network = [&](float masked, float weight) {
+    model_builder b;
+    b.input("x", {1, 2, 4});
+    b.constant("w", floats({4, 4}, {1, 0, 0, 0, 0, weight, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}));
+    b.constant("mask", floats({1, 2, 4}, {0, 0, masked, 0, 0, 0, 0, masked}));
+    const std::string scores = b.add("MatMul", {"x", "w"});
+    b.output(b.add("MatMul", {b.add("Softmax", {b.add("Add", {scores, "mask"})}), "w"}));
+    return b.get();
+  };
+  const ppq::platform& p = ppq::find_platform("tensorrt");
+  const auto is_add_quantized = [&](float masked) {
+    const quantized_graph g = ppq::make_quantized_graph(network(masked, 1.0F), p);
+    return g.operators[index_of(g, "Add")].is_quantized();
+  };
+  CHECK(is_add_quantized(-1.0F));
+  for (const float masked : {-infinity, infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK_FALSE(is_add_quantized(masked));
+  }
+  test::random_source r(61);
+  INFO("seed ", r.seed());
+  const auto source = random_source_of(r, {1, 2, 4}, 8);
+  const quantized_graph g = run_all(network(-infinity, 1.0F), p, source_of(source));
+  const tensors& sample = source->samples[3];
+  CHECK(ppq::measure_error(outputs_of(ppq::to_qdq(g), sample)[0],
+                           outputs_of(g.float_model, sample)[0], ppq::error_method::snr) < 0.01);
+  check_graph_error(error_kind::invalid_argument, {"'w'"}, [&] {
+    static_cast<void>(run_all(network(0.0F, infinity), p, source_of(source)));
+  });
+}
+
 TEST_CASE("ppq: fusion leaves one quantization for each value") {
   test::random_source r(13);
   INFO("seed ", r.seed());

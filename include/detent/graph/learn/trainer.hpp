@@ -4,7 +4,6 @@
 #define DETENT_GRAPH_LEARN_TRAINER_HPP
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -55,19 +54,6 @@ namespace detail {
   require(labels.type() == element_type::s64, error_kind::invalid_argument,
           "training: labels of classes are int64, not ", graph::name(labels.type()));
   return cross_entropy(output, labels.data<std::int64_t>(), {.label_smoothing = o.label_smoothing});
-}
-
-/// False if a float32 tensor holds NaN or infinity.
-[[nodiscard]] inline bool is_finite(const tensor& t) {
-  if (t.type() != element_type::f32) {
-    return true;
-  }
-  constexpr std::uint32_t exponent = 0x7F800000U;
-  std::uint32_t found = 0;
-  for (const float v : t.data<float>()) {  // a loop that compilers vectorize
-    found |= (std::bit_cast<std::uint32_t>(v) & exponent) == exponent ? 1U : 0U;
-  }
-  return found == 0;
 }
 
 /// Whether a float32 tensor holds NaN or +infinity; -infinity may be a mask.
@@ -199,7 +185,7 @@ class trainer {
     std::string wrong;    // the first value that is not finite
     bool is_mask = true;  // whether it has no NaN and no +infinity
     graph_.forward(batch.inputs, [&](const std::string& name, const tensor& value) {
-      if (is_mask && !detail::is_finite(value) &&
+      if (is_mask && !is_finite(value) &&
           (wrong.empty() || detail::has_nan_or_infinity(value))) {
         wrong = name;
         is_mask = !detail::has_nan_or_infinity(value);
@@ -215,7 +201,7 @@ class trainer {
     // gradient.
     if (!wrong.empty()) {
       for (const std::string& name : kept_values()) {
-        if (!detail::is_finite(graph_.value(name))) {
+        if (!is_finite(graph_.value(name))) {
           raise_not_finite(wrong);
         }
       }

@@ -5,6 +5,7 @@
 #define DETENT_GRAPH_MODEL_TENSOR_HPP
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -424,6 +425,19 @@ template <class T>
 [[nodiscard]] tensor_view<T> mutable_view_of(tensor& t) {
   const std::vector<std::size_t> dims(t.dims().begin(), t.dims().end());
   return {t.mutable_data<T>().data(), dims};
+}
+
+/// False if a float32 tensor holds NaN or infinity; true for tensors of other types.
+[[nodiscard]] inline bool is_finite(const tensor& t) {
+  if (t.type() != element_type::f32) {
+    return true;
+  }
+  constexpr std::uint32_t exponent = 0x7F800000U;
+  std::uint32_t found = 0;
+  for (const float v : t.data<float>()) {  // a loop that compilers vectorize
+    found |= (std::bit_cast<std::uint32_t>(v) & exponent) == exponent ? 1U : 0U;
+  }
+  return found == 0;
 }
 
 }  // namespace graph

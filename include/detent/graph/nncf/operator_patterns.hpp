@@ -12,7 +12,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
-#include <set>
+#include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -215,10 +216,12 @@ struct pattern_parts {
   return all;
 }
 
-/// Finds patterns in an operator_graph.
+/// Finds patterns in an operator_graph. The time grows with the number of vertices and connections,
+/// however many users a vertex has: a vertex takes a place only if its own connections allow it.
 class pattern_matcher {
  public:
-  explicit pattern_matcher(const operator_graph& g) : g_(g), users_(g.users()) {}
+  explicit pattern_matcher(const operator_graph& g)
+      : g_(g), users_(g.users()), taken_(g.vertices.size(), false) {}
 
   /// The matches of all patterns: the vertices of each that are part of it, in topological order.
   /// With `closed`, nothing outside of a match may take what its vertices make, but for its last
@@ -231,67 +234,123 @@ class pattern_matcher {
       pattern_ = &p;
       closed_ = closed;
       match_.clear();
-      extend(found);
+      has_neighbours_.assign(closed ? 0 : p.vertices.size() * g_.vertices.size(), answer::unknown);
+      (void)extend(found);
     }
     return found;
   }
 
  private:
-  /// Assigns vertices of the graph to the next vertices of the pattern in all ways.
-  void extend(std::vector<std::vector<std::size_t>>& found) {
+  enum class answer : unsigned char { unknown, no, yes };
+
+  /// Assigns vertices of the graph to the next vertices of the pattern in all ways. Returns whether
+  /// a vertex that was assigned before belongs to a match now, so that no other way is left.
+  bool extend(std::vector<std::vector<std::size_t>>& found) {
     const std::size_t k = match_.size();
     if (k == pattern_->vertices.size()) {
       accept(found);
-      return;
+      return true;
+    }
+    bool has_members = false;
+    for (std::size_t place = 0; place < k; ++place) {
+      has_members = has_members || is_part(place);
     }
     for (const std::size_t v : candidates(k)) {
       if (fits(k, v)) {
         match_.push_back(v);
-        extend(found);
+        const bool accepted = extend(found);
         match_.pop_back();
+        if (accepted && has_members) {
+          return true;
+        }
       }
     }
+    return false;
   }
 
-  /// The vertices that may take place k: neighbours of one that is assigned, or all of them.
+  /// Whether the vertex at a place of the pattern is part of a match.
+  [[nodiscard]] bool is_part(std::size_t place) const {
+    const pattern_role role = pattern_->vertices[place].role;
+    return role == pattern_role::member || role == pattern_role::any;
+  }
+
+  /// The vertices that may take place k, in their order: neighbours of one that is assigned,
+  /// neighbours of those that may take a later place beside it, or all of them.
   [[nodiscard]] std::vector<std::size_t> candidates(std::size_t k) const {
-    std::set<std::size_t> next;
+    std::optional<std::vector<std::size_t>> fewest;
+    const auto offer = [&](std::vector<std::size_t> some) {
+      if (!fewest || some.size() < fewest->size()) {
+        fewest = std::move(some);
+      }
+    };
     for (const auto& [from, to] : pattern_->edges) {
       if (to == k && from < k) {
-        for (const auto& [user, source] : users_[match_[from]]) {
-          next.insert(user);
+        offer(users(match_[from]));
+      } else if (from == k && to < k) {
+        offer(sources(match_[to]));
+      } else if (!fewest && from < k && to > k && has_edge(k, to)) {
+        std::vector<std::size_t> beside;
+        for (const std::size_t user : users(match_[from])) {
+          if (has_kind(to, user)) {
+            const std::vector<std::size_t> more = sources(user);
+            beside.insert(beside.end(), more.begin(), more.end());
+          }
         }
-        return {next.begin(), next.end()};
-      }
-      if (from == k && to < k) {
-        for (const auto& s : g_.vertices[match_[to]].sources) {
-          next.insert(s.from);
-        }
-        return {next.begin(), next.end()};
+        offer(std::move(beside));
       }
     }
-    std::vector<std::size_t> all(g_.vertices.size());
-    for (std::size_t v = 0; v < all.size(); ++v) {
-      all[v] = v;
+    if (!fewest) {
+      fewest.emplace(g_.vertices.size());
+      std::iota(fewest->begin(), fewest->end(), std::size_t{0});
+      return *std::move(fewest);
+    }
+    std::sort(fewest->begin(), fewest->end());
+    fewest->erase(std::unique(fewest->begin(), fewest->end()), fewest->end());
+    return *std::move(fewest);
+  }
+
+  [[nodiscard]] std::vector<std::size_t> users(std::size_t v) const {
+    std::vector<std::size_t> all;
+    for (const auto& [user, source] : users_[v]) {
+      all.push_back(user);
+    }
+    return all;
+  }
+  [[nodiscard]] std::vector<std::size_t> sources(std::size_t v) const {
+    std::vector<std::size_t> all;
+    for (const operator_vertex::source& s : g_.vertices[v].sources) {
+      all.push_back(s.from);
     }
     return all;
   }
 
   [[nodiscard]] std::size_t connections(std::size_t from, std::size_t to) const {
-    const auto& sources = g_.vertices[to].sources;
-    return static_cast<std::size_t>(std::count_if(sources.begin(), sources.end(),
-                                                  [&](const auto& s) { return s.from == from; }));
+    const auto& made = users_[from];
+    const auto& taken = g_.vertices[to].sources;
+    return static_cast<std::size_t>(
+        made.size() < taken.size()
+            ? std::count_if(made.begin(), made.end(), [&](const auto& u) { return u.first == to; })
+            : std::count_if(taken.begin(), taken.end(),
+                            [&](const auto& s) { return s.from == from; }));
   }
   [[nodiscard]] std::size_t wanted(std::size_t from, std::size_t to) const {
     return static_cast<std::size_t>(
         std::count(pattern_->edges.begin(), pattern_->edges.end(), std::pair(from, to)));
   }
+  [[nodiscard]] bool has_edge(std::size_t from, std::size_t to) const {
+    return wanted(from, to) != 0;
+  }
 
-  [[nodiscard]] bool fits(std::size_t k, std::size_t v) const {
-    const pattern_vertex& p = pattern_->vertices[k];
-    const bool has_kind = p.role == pattern_role::any || p.role == pattern_role::outside ||
-                          std::find(p.of.begin(), p.of.end(), g_.vertices[v].kind) != p.of.end();
-    if (!has_kind || std::find(match_.begin(), match_.end(), v) != match_.end()) {
+  [[nodiscard]] bool has_kind(std::size_t place, std::size_t v) const {
+    const pattern_vertex& p = pattern_->vertices[place];
+    return p.role == pattern_role::any || p.role == pattern_role::outside ||
+           std::find(p.of.begin(), p.of.end(), g_.vertices[v].kind) != p.of.end();
+  }
+
+  [[nodiscard]] bool fits(std::size_t k, std::size_t v) {
+    if (!has_kind(k, v) || (is_part(k) && taken_[v]) ||
+        std::find(match_.begin(), match_.end(), v) != match_.end() ||
+        !(closed_ ? is_closed(k, v) : has_neighbours(k, v))) {
       return false;
     }
     for (std::size_t other = 0; other < k; ++other) {
@@ -303,55 +362,57 @@ class pattern_matcher {
     return true;
   }
 
-  /// Whether nothing is connected to the match that must not be.
-  [[nodiscard]] bool is_closed() const {
-    const std::set<std::size_t> own(match_.begin(), match_.end());
-    for (std::size_t k = 0; k < match_.size(); ++k) {
-      if (pattern_->vertices[k].role == pattern_role::outside) {
-        continue;
-      }
-      const auto& users = users_[match_[k]];
-      const auto& sources = g_.vertices[match_[k]].sources;
-      const bool is_used = std::any_of(users.begin(), users.end(),
-                                       [&](const auto& u) { return own.count(u.first) == 0; });
-      const bool takes = std::any_of(sources.begin(), sources.end(),
-                                     [&](const auto& s) { return own.count(s.from) == 0; });
-      const bool begins = std::none_of(pattern_->edges.begin(), pattern_->edges.end(),
-                                       [&](const auto& e) { return e.second == k; });
-      const bool ends = std::none_of(pattern_->edges.begin(), pattern_->edges.end(),
-                                     [&](const auto& e) { return e.first == k; });
-      if ((is_used && !ends) || (takes && !begins)) {
-        return false;
-      }
+  /// Whether a vertex at a place has no connections but those of the pattern: the vertices of a
+  /// match have these among each other, so that the numbers tell.
+  [[nodiscard]] bool is_closed(std::size_t place, std::size_t v) const {
+    if (pattern_->vertices[place].role == pattern_role::outside) {
+      return true;
     }
-    return true;
+    std::size_t in = 0;
+    std::size_t out = 0;
+    for (const auto& [from, to] : pattern_->edges) {
+      in += to == place ? 1U : 0U;
+      out += from == place ? 1U : 0U;
+    }
+    return (out == 0 || users_[v].size() == out) &&
+           (in == 0 || g_.vertices[v].sources.size() == in);
+  }
+
+  /// Whether a vertex has a neighbour of the right kind for each edge of its place.
+  [[nodiscard]] bool has_neighbours(std::size_t place, std::size_t v) {
+    answer& known = has_neighbours_[place * g_.vertices.size() + v];
+    if (known == answer::unknown) {
+      const auto has = [&](std::size_t other, const std::vector<std::size_t>& neighbours) {
+        return std::any_of(neighbours.begin(), neighbours.end(),
+                           [&](std::size_t n) { return has_kind(other, n); });
+      };
+      bool all = true;
+      for (const auto& [from, to] : pattern_->edges) {
+        all = all && (from != place || has(to, users(v))) && (to != place || has(from, sources(v)));
+      }
+      known = all ? answer::yes : answer::no;
+    }
+    return known == answer::yes;
   }
 
   void accept(std::vector<std::vector<std::size_t>>& found) {
-    if (closed_ && !is_closed()) {
-      return;
-    }
     std::vector<std::size_t> members;
     for (std::size_t k = 0; k < match_.size(); ++k) {
-      const pattern_role role = pattern_->vertices[k].role;
-      if (role == pattern_role::member || role == pattern_role::any) {
+      if (is_part(k)) {
         members.push_back(match_[k]);
+        taken_[match_[k]] = true;
       }
     }
-    if (std::any_of(members.begin(), members.end(),
-                    [&](std::size_t v) { return taken_.count(v) != 0; })) {
-      return;
-    }
-    taken_.insert(members.begin(), members.end());
     found.push_back(std::move(members));
   }
 
   const operator_graph& g_;
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> users_;
-  std::set<std::size_t> taken_;
+  std::vector<bool> taken_;
   const operator_pattern* pattern_ = nullptr;
   bool closed_ = true;
   std::vector<std::size_t> match_;
+  std::vector<answer> has_neighbours_;  // by place and vertex, for patterns that are not closed
 };
 
 /// The graph with each match of fused_patterns() as one vertex, which takes what the first vertex

@@ -85,6 +85,34 @@ struct vertex_rules {
   std::string kind;            ///< The kind; empty for those that are ignored.
 };
 
+/// Quantizers by their numbers, each as often as it was added.
+class quantizer_counts {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Whether there is one with a number other than `q`.
+  [[nodiscard]] bool has_other(std::size_t q) const {
+    return counts_.size() > 1 || (!counts_.empty() && counts_.begin()->first != q);
+  }
+  void add(std::size_t q) {
+    ++counts_[q];
+    ++size_;
+  }
+  void remove_one(std::size_t q) {
+    const auto found = counts_.find(q);
+    if (found != counts_.end()) {
+      --size_;
+      if (--found->second == 0) {
+        counts_.erase(found);
+      }
+    }
+  }
+
+ private:
+  std::map<std::size_t, std::size_t> counts_;
+  std::size_t size_ = 0;
+};
+
 /// Propagates quantizers through a graph.
 class quantizer_propagation {
  public:
@@ -96,7 +124,14 @@ class quantizer_propagation {
         quantize_outputs_(quantize_outputs),
         attention_operands_(attention_values ? 3 : 2),
         users_(g.users()),
-        affecting_(g.vertices.size()) {}
+        has_integer_result_(g.vertices.size(), false),
+        affecting_(g.vertices.size()) {
+    for (const operator_vertex& v : g.vertices) {
+      for (const operator_vertex::source& s : v.sources) {
+        has_integer_result_[s.from] = has_integer_result_[s.from] || s.is_integer;
+      }
+    }
+  }
 
   /// Runs the algorithm. The result has the quantizers by their numbers.
   [[nodiscard]] std::map<std::size_t, moving_quantizer> run() {
@@ -124,6 +159,9 @@ class quantizer_propagation {
     take_away_beside_constants();
     for (auto& [q, quantizer] : quantizers_) {
       quantizer.options.resize(1);
+      if (quantizer.group) {
+        quantizer.group = joined_group(*quantizer.group);
+      }
     }
     take_away_redundant();
     return quantizers_;
@@ -164,7 +202,7 @@ class quantizer_propagation {
         if (!source(place).is_integer && !skipped) {
           moving_quantizer q{r.options, place, {v}, {place}, {v}, {place}};
           queue_.push_back(add(std::move(q)));
-          affecting_[v].push_back(last_);
+          affecting_[v].add(last_);
         }
       }
     }
@@ -179,20 +217,14 @@ class quantizer_propagation {
     return last_;
   }
 
-  static void erase_one(std::vector<std::size_t>& from, std::size_t q) {
-    const auto found = std::find(from.begin(), from.end(), q);
-    if (found != from.end()) {
-      from.erase(found);
-    }
-  }
-
   void remove(std::size_t q) {
     const moving_quantizer& gone = quantizers_.at(q);
     for (const quantizer_place& p : gone.passed) {
-      erase_one(affecting(p), q);
+      std::erase(affecting(p), q);
     }
     for (const std::size_t v : gone.passed_vertices) {
-      erase_one(affecting_[v], q);
+      affecting_[v].remove_one(q);
+      emptied_ += affecting_[v].empty() ? 1U : 0U;
     }
     if (here(gone.at) == q) {
       here_.erase(gone.at);
@@ -209,7 +241,7 @@ class quantizer_propagation {
       affecting(p).push_back(last_);
     }
     for (const std::size_t v : copy.passed_vertices) {
-      affecting_[v].push_back(last_);
+      affecting_[v].add(last_);
     }
     quantizers_.emplace(last_, copy);
     return last_;
@@ -237,9 +269,8 @@ class quantizer_propagation {
     if (rules_[at.vertex].kind == "Concat" && all.size() > 1 && is_before_layer(at.vertex)) {
       share_scales(all);
     }
-    const bool integer_result = has_integer_result(at.vertex);
     for (std::size_t k = 0; k < all.size(); ++k) {
-      if (!v.sources[k].is_integer && !integer_result) {
+      if (!v.sources[k].is_integer && !has_integer_result_[at.vertex]) {
         move(all[k], {at.vertex, k}, at.vertex);
         queue_.push_back(all[k]);
       } else if (k > 0) {
@@ -275,7 +306,7 @@ class quantizer_propagation {
 
   [[nodiscard]] status way_to_result(std::size_t q, const quantizer_place& at) {
     const operator_vertex::source& s = source(at);
-    if (has_integer_result(s.from)) {
+    if (has_integer_result_[s.from]) {
       return status::stays;
     }
     const std::vector<std::size_t>& passed = affecting({s.from, {}});
@@ -284,12 +315,6 @@ class quantizer_propagation {
                                                                                  : status::stays;
     }
     return users_[s.from].size() > 1 ? way_past_branch(q, s.from) : status::moves;
-  }
-
-  [[nodiscard]] bool has_integer_result(std::size_t v) const {
-    return std::any_of(users_[v].begin(), users_[v].end(), [&](const auto& u) {
-      return g_.vertices[u.first].sources[u.second].is_integer;
-    });
   }
 
   /// Moves a quantizer to a place above it, past a vertex if one is given.
@@ -301,7 +326,7 @@ class quantizer_propagation {
     if (past) {
       m.passed_vertices.insert(*past);
       m.entries.insert(to);
-      affecting_[*past].push_back(q);
+      affecting_[*past].add(q);
       ++m.steps;
     }
     ++m.steps;
@@ -321,11 +346,13 @@ class quantizer_propagation {
       m.stricter.erase(q);
       for (const quantizer_place& p : gone.passed) {
         m.passed.insert(p);
-        affecting(p).push_back(s);
+        if (affecting(p).empty() || affecting(p).back() != s) {
+          affecting(p).push_back(s);
+        }
       }
       for (const quantizer_place& e : gone.entries) {
         m.entries.insert(e);
-        affecting_[e.vertex].push_back(s);
+        affecting_[e.vertex].add(s);
       }
       if (gone.group) {
         join_group(s, *gone.group);
@@ -336,17 +363,26 @@ class quantizer_propagation {
 
   /// Adds a quantizer to a group, and all of its own group with it.
   void join_group(std::size_t q, std::size_t group) {
-    const std::optional<std::size_t> own = quantizers_.at(q).group;
-    for (auto& [other, m] : quantizers_) {
-      if (other == q || (own && m.group == own)) {
-        m.group = group;
-      }
+    std::optional<std::size_t>& own = quantizers_.at(q).group;
+    if (own && joined_group(*own) != joined_group(group)) {
+      groups_[joined_group(*own)] = joined_group(group);
     }
+    own = group;
+  }
+
+  /// The group that a group has become part of.
+  [[nodiscard]] std::size_t joined_group(std::size_t group) {
+    while (groups_[group] != group) {
+      groups_[group] = groups_[groups_[group]];  // shortens the way of the next search
+      group = groups_[group];
+    }
+    return group;
   }
 
   void share_scales(const std::vector<std::size_t>& all) {
     if (!quantizers_.at(all[0]).group) {
-      quantizers_.at(all[0]).group = next_group_++;
+      groups_.push_back(groups_.size());
+      quantizers_.at(all[0]).group = groups_.back();
     }
     for (const std::size_t q : all) {
       join_group(q, *quantizers_.at(all[0]).group);
@@ -376,30 +412,55 @@ class quantizer_propagation {
 
   // -------------------------------------------------------------------------------- branches
 
-  /// Whether a quantizer may pass a result with several users. It stays below one that an output of
-  /// the model takes without computing: unless outputs are quantized, no quantizer comes from
-  /// there.
+  /// Whether a quantizer may pass a result with several users.
   [[nodiscard]] status way_past_branch(std::size_t q, std::size_t branch) {
-    std::set<std::size_t> others;
-    for (const std::size_t v : computing_below(branch)) {
-      if (rules_[v].kind == "Attention" && !all_quantized_below(branch)) {
-        return status::stays;
-      }
-      if (!affecting_[v].empty()) {
-        others.insert(affecting_[v].begin(), affecting_[v].end());
-        continue;
-      }
-      if (rules_[v].of != trait::concat) {
-        return status::stays;
-      }
-      const std::set<std::size_t> may_come = active_below(v);
-      if (may_come.empty()) {
-        return status::stays;
-      }
-      others.insert(may_come.begin(), may_come.end());
+    if (must_stay_below(branch)) {
+      return status::stays;
     }
-    others.erase(q);
-    return others.empty() ? status::moves : status::waits;
+    for (const std::size_t v : computing_below(branch)) {
+      if (affecting_[v].has_other(q)) {
+        return status::waits;
+      }
+      if (affecting_[v].empty()) {
+        const std::set<std::size_t> may_come = active_below(v);
+        if (std::any_of(may_come.begin(), may_come.end(),
+                        [&](std::size_t other) { return other != q; })) {
+          return status::waits;
+        }
+      }
+    }
+    return status::moves;
+  }
+
+  /// Whether quantizers stay below a result because something below takes it in float, such as an
+  /// output of the model that takes it without computing: unless outputs are quantized, no
+  /// quantizer comes from there. Each quantizer that comes to the result asks; the answer that
+  /// nothing does is kept while it can't change.
+  [[nodiscard]] bool must_stay_below(std::size_t branch) {
+    const auto kept = all_affected_.find(branch);
+    if (kept != all_affected_.end() && kept->second == emptied_) {
+      return false;
+    }
+    bool all_affected = true;
+    bool has_attention = false;
+    for (const std::size_t v : computing_below(branch)) {
+      if (rules_[v].kind == "Attention" && !has_attention) {
+        if (!all_quantized_below(branch)) {
+          return true;
+        }
+        has_attention = true;
+      }
+      if (affecting_[v].empty()) {
+        all_affected = false;
+        if (rules_[v].of != trait::concat || active_below(v).empty()) {
+          return true;
+        }
+      }
+    }
+    if (all_affected && !has_attention) {
+      all_affected_[branch] = emptied_;
+    }
+    return false;
   }
 
   /// The first vertices below a result that do more than move elements. They are kept, because a
@@ -525,9 +586,7 @@ class quantizer_propagation {
       waiting_for_.erase(q);
     }
     // While they waited, an operator below may have turned out to stay in float.
-    const bool aborts = std::any_of(waiting.begin(), waiting.end(), [&](std::size_t q) {
-      return way_past_branch(q, branch) == status::stays;
-    });
+    const bool aborts = !waiting.empty() && must_stay_below(branch);
     const configs common = aborts ? configs() : common_options(waiting);
     std::erase_if(queue_, [&](std::size_t q) { return waiting.count(q) != 0; });
     if (common.empty()) {
@@ -585,12 +644,15 @@ class quantizer_propagation {
     for (const std::size_t q : all) {
       longest = (std::max)(longest, quantizers_.at(q).options.size());
     }
+    configs seen;
     for (const std::size_t q : all) {
       for (const quantizer_config& c : quantizers_.at(q).options) {
-        const bool known =
-            std::any_of(ranked.begin(), ranked.end(), [&](const auto& r) { return r.second == c; });
+        if (std::find(seen.begin(), seen.end(), c) != seen.end()) {
+          continue;
+        }
+        seen.push_back(c);
         std::size_t rank = 0;
-        bool allowed = !known;
+        bool allowed = true;
         for (const std::size_t other : all) {
           const configs& options = quantizers_.at(other).options;
           const auto found = std::find(options.begin(), options.end(), c);
@@ -689,9 +751,12 @@ class quantizer_propagation {
   bool quantize_outputs_;
   std::size_t attention_operands_;  // how many operands of Attention are quantized
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> users_;
-  std::vector<std::vector<std::size_t>> affecting_;  // quantizers of each vertex, some repeatedly
+  std::vector<bool> has_integer_result_;
+  std::vector<quantizer_counts> affecting_;          // quantizers of each vertex
+  std::size_t emptied_ = 0;                          // how often one of affecting_ became empty
+  std::map<std::size_t, std::size_t> all_affected_;  // emptied_ when a branch was looked at
   std::size_t last_ = 0;
-  std::size_t next_group_ = 0;
+  std::vector<std::size_t> groups_;  // for each group, one that it has become part of, or itself
   std::map<std::size_t, moving_quantizer> quantizers_;
   std::map<quantizer_place, std::size_t> here_;
   std::map<quantizer_place, std::vector<std::size_t>> at_places_;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +77,7 @@ struct alignment_pass {
   /// Runs the pass. It needs no samples.
   void operator()(quantized_graph& g, pass_context& /*context*/) const {
     const links l(g.network);
+    reader_index readers(g);
     for (std::size_t i = 0; i < g.network.nodes.size(); ++i) {
       if (!g.operators[i].is_quantized() || g.operators[i].outputs[0] == no_config) {
         continue;
@@ -83,22 +86,69 @@ struct alignment_pass {
         case alignment_method::none:
           continue;
         case alignment_method::to_large:
-          align_to_large(g, i);
+          align_to_large(g, readers, i);
           break;
         case alignment_method::to_input:
-          align_to_input(g, i);
+          align_to_input(g, readers, i);
           break;
         case alignment_method::to_output:
-          align_to_output(g, l, i);
+          align_to_output(g, l, readers, i);
           break;
       }
       if (force_overlap) {
-        overlap_makers(g, l, i);
+        overlap_makers(g, l, readers, i);
       }
     }
   }
 
  private:
+  /// The configurations of nodes by the source that they read their parameters from. It follows the
+  /// links that the pass makes, so that no operator needs to look at all configurations.
+  class reader_index {
+   public:
+    /// A configuration, and the node that has it.
+    using reader = std::pair<std::size_t, config_id>;
+
+    explicit reader_index(const quantized_graph& g) {
+      for (std::size_t i = 0; i < g.operators.size(); ++i) {
+        g.for_each_config(
+            i, [&](config_id id) { by_source_[g.configs.source(id)].emplace_back(i, id); });
+      }
+    }
+    /// Those that read from `source`.
+    [[nodiscard]] const std::vector<reader>& of(config_id source) const {
+      static const std::vector<reader> none;
+      const auto found = by_source_.find(source);
+      return found == by_source_.end() ? none : found->second;
+    }
+    /// Notes that all that read from `from` now read from `to`.
+    void move(config_id from, config_id to) {
+      if (from == to) {
+        return;
+      }
+      std::vector<reader> moved = std::move(by_source_[from]);
+      by_source_.erase(from);
+      std::vector<reader>& all = by_source_[to];
+      if (all.size() < moved.size()) {
+        all.swap(moved);
+      }
+      all.insert(all.end(), moved.begin(), moved.end());
+    }
+
+   private:
+    std::map<config_id, std::vector<reader>> by_source_;
+  };
+
+  static void master_by(quantized_graph& g, reader_index& readers, config_id id, config_id master) {
+    g.configs.master_by(id, master);
+    readers.move(id, g.configs.source(id));
+  }
+  static void dominated_by(quantized_graph& g, reader_index& readers, config_id id,
+                           config_id dominator) {
+    g.configs.dominated_by(id, dominator);
+    readers.move(id, g.configs.source(id));
+  }
+
   [[nodiscard]] alignment_method method_of(const node& n) const {
     if (n.is("Add") || n.is("Sub") || n.is("Sum")) {
       return elementwise;
@@ -117,6 +167,7 @@ struct alignment_pass {
   static std::vector<config_id> sources(const quantized_graph& g,
                                         const std::vector<config_id>& ids) {
     std::vector<config_id> found;
+    std::set<config_id> known;
     for (const config_id id : ids) {
       if (id == no_config || g.is_parameter(id)) {
         continue;
@@ -125,8 +176,7 @@ struct alignment_pass {
       const tensor_quantization_config& c = g.configs[source];
       if (c.state() == quantization_state::activated && !c.policy.is_per_channel() &&
           !g.configs.is_dynamic(source) && !g.is_parameter(source) &&
-          (found.empty() || same_scheme(g, source, found[0])) &&
-          std::find(found.begin(), found.end(), source) == found.end()) {
+          (found.empty() || same_scheme(g, source, found[0])) && known.insert(source).second) {
         found.push_back(source);
       }
     }
@@ -138,7 +188,7 @@ struct alignment_pass {
     return x.policy == y.policy && x.levels == y.levels && x.rounding == y.rounding;
   }
 
-  void align_to_large(quantized_graph& g, std::size_t i) const {
+  void align_to_large(quantized_graph& g, reader_index& readers, std::size_t i) const {
     const std::vector<config_id> all = sources(g, g.operators[i].inputs);
     if (all.size() < 2) {
       return;
@@ -170,19 +220,20 @@ struct alignment_pass {
     joint = detail::fitted(joint, s, parity == detent::parity::fixed);
     g.configs.set_parameters(all[0], {{joint.scale}, {joint.zero_point}, !any_values});
     for (std::size_t k = 1; k < all.size(); ++k) {
-      g.configs.master_by(all[k], all[0]);
+      master_by(g, readers, all[k], all[0]);
     }
   }
 
-  static void align_to_input(quantized_graph& g, std::size_t i) {
+  static void align_to_input(quantized_graph& g, reader_index& readers, std::size_t i) {
     const std::vector<config_id> both =
         sources(g, {g.operators[i].inputs[0], g.operators[i].outputs[0]});
     if (both.size() == 2) {
-      g.configs.master_by(both[1], both[0]);
+      master_by(g, readers, both[1], both[0]);
     }
   }
 
-  void align_to_output(quantized_graph& g, const links& l, std::size_t i) const {
+  void align_to_output(quantized_graph& g, const links& l, reader_index& readers,
+                       std::size_t i) const {
     std::vector<config_id> ids{g.operators[i].outputs[0]};
     const config_id output = g.configs.source(ids[0]);
     ids.insert(ids.end(), g.operators[i].inputs.begin(), g.operators[i].inputs.end());
@@ -191,40 +242,34 @@ struct alignment_pass {
       return;
     }
     for (std::size_t k = 1; k < all.size(); ++k) {
-      if (!keep_inputs && only_feeds(g, l, all[k], i)) {
-        g.configs.dominated_by(all[k], output);
+      if (!keep_inputs && only_feeds(g, l, readers, all[k], i)) {
+        dominated_by(g, readers, all[k], output);
       } else {
-        g.configs.master_by(all[k], output);
+        master_by(g, readers, all[k], output);
       }
     }
   }
 
   /// Whether every configuration that reads its parameters from `source` lies on the way to the
   /// node at index `at`. Then values need not be quantized before they come out of that node.
-  static bool only_feeds(const quantized_graph& g, const links& l, config_id source,
-                         std::size_t at) {
+  static bool only_feeds(const quantized_graph& g, const links& l, const reader_index& readers,
+                         config_id source, std::size_t at) {
     const auto follows = [&](config_id id) {
       return id != no_config && g.configs.root(id) == source;
     };
-    for (std::size_t i = 0; i < g.operators.size(); ++i) {
-      bool reads = false;
-      bool ok = true;
-      g.for_each_config(i, [&](config_id id) {
-        ok = ok && (g.configs.source(id) != source || follows(id)) &&
-             (!follows(id) || value_stays(g, l, g.configs[id].variable, follows));
-      });
-      for (const config_id id : g.operators[i].inputs) {
-        reads = reads || (follows(id) && i != at);
-      }
-      const bool passes_on =
-          !is_compute_operator(g.network.nodes[i]) &&
-          std::all_of(g.operators[i].outputs.begin(), g.operators[i].outputs.end(),
-                      [&](config_id id) { return id == no_config || follows(id); });
-      if (!ok || (reads && !passes_on)) {
-        return false;
-      }
-    }
-    return true;
+    return std::all_of(
+        readers.of(source).begin(), readers.of(source).end(), [&](const reader_index::reader& r) {
+          const auto& [i, id] = r;
+          if (!follows(id) || !value_stays(g, l, g.configs[id].variable, follows)) {
+            return false;
+          }
+          const operator_configs& o = g.operators[i];
+          const bool reads = i != at && std::any_of(o.inputs.begin(), o.inputs.end(), follows);
+          return !reads || (!is_compute_operator(g.network.nodes[i]) &&
+                            std::all_of(o.outputs.begin(), o.outputs.end(), [&](config_id out) {
+                              return out == no_config || follows(out);
+                            }));
+        });
   }
   /// Whether follows(configuration) is true for every use of a value.
   template <class Follows>
@@ -247,7 +292,8 @@ struct alignment_pass {
     return true;
   }
 
-  static void overlap_makers(quantized_graph& g, const links& l, std::size_t i) {
+  static void overlap_makers(quantized_graph& g, const links& l, reader_index& readers,
+                             std::size_t i) {
     for (std::size_t slot = 0; slot < g.operators[i].inputs.size(); ++slot) {
       const config_id id = g.operators[i].inputs[slot];
       const config_id maker = g.producer_config(l, g.network.nodes[i].inputs[slot]);
@@ -257,12 +303,8 @@ struct alignment_pass {
           g.configs.is_dynamic(maker) || !same_scheme(g, id, maker)) {
         continue;
       }
-      bool alone = true;  // nobody else relies on what it quantizes
-      g.for_each_config([&](config_id other) {
-        alone = alone && (other == maker || g.configs.source(other) != maker);
-      });
-      if (alone) {
-        g.configs.dominated_by(maker, id);
+      if (readers.of(maker).size() <= 1) {  // nobody else relies on what it quantizes
+        dominated_by(g, readers, maker, id);
       }
     }
   }

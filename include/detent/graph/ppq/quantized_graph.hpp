@@ -231,7 +231,9 @@ class graph_quantizer {
         continue;
       }
       if (const tensor* t = constant(value)) {
-        if (t->type() != element_type::f32 || t->count() == 0) {
+        // No scale is right for the -infinity of a mask; a layer with such weights is an error.
+        if (t->type() != element_type::f32 || t->count() == 0 ||
+            (!is_compute_operator(n) && !is_finite(*t))) {
           return false;
         }
         continue;
@@ -383,7 +385,8 @@ class graph_quantizer {
 /// float.
 ///
 /// Where the shape of a tensor depends on the values of inputs, operators that make or take the
-/// tensor stay float. So do operators that compute shapes.
+/// tensor stay float. So do operators that compute shapes, and operators other than layers that
+/// take a constant with NaN or infinity, such as a mask of -infinity.
 ///
 /// Throws unsupported if the model is quantized already or has operators that the executor lacks,
 /// naming the first such node, and what upgrade_opset() and infer_shapes() throw (bad_file,
