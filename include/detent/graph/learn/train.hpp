@@ -340,9 +340,8 @@ DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& da
     const training_batch batch = data.batch(of_batch);
     detail::require_numbers(batch, of_batch, "validation ");
     const tensor found = to_plain(run.run(batch.inputs)[output]);
-    const double own = is_finite(found)
-                           ? detail::label_loss(found, batch.labels, by_labels).value
-                           : std::numeric_limits<double>::quiet_NaN();
+    const double own = is_finite(found) ? detail::label_loss(found, batch.labels, by_labels).value
+                                        : std::numeric_limits<double>::quiet_NaN();
     score.loss += detent::detail::rounded_product(
         own, static_cast<double>(count) / static_cast<double>(data.count));
     if (loss.target == training_target::classes) {

@@ -185,8 +185,7 @@ class trainer {
     std::string wrong;    // the first value that is not finite
     bool is_mask = true;  // whether it has no NaN and no +infinity
     graph_.forward(batch.inputs, [&](const std::string& name, const tensor& value) {
-      if (is_mask && !is_finite(value) &&
-          (wrong.empty() || detail::has_nan_or_infinity(value))) {
+      if (is_mask && !is_finite(value) && (wrong.empty() || detail::has_nan_or_infinity(value))) {
         wrong = name;
         is_mask = !detail::has_nan_or_infinity(value);
       }
