@@ -60,8 +60,9 @@ inline std::string first_different_float(const detent::graph::tensor& actual,
   const std::vector<double> e = values(expected);
   const double tolerance = relative_tolerance(actual.type());
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const bool same = a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i])) ||
-                      std::fabs(a[i] - e[i]) <= 1e-7 + tolerance * std::fabs(e[i]);
+    const bool same =
+        a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i])) ||
+        (std::isfinite(e[i]) && std::fabs(a[i] - e[i]) <= 1e-7 + tolerance * std::fabs(e[i]));
     if (!same) {
       return difference_at(i, a[i], e[i]);
     }

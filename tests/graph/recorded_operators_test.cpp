@@ -2,6 +2,7 @@
 // What ONNX Runtime computes for more than a thousand small models, which record_operators.py
 // recorded.
 #include <cstddef>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -33,4 +34,20 @@ TEST_CASE("recorded operators: what ONNX Runtime returns") {
     }
   };
   CHECK(for_each_recorded_model(DETENT_TEST_RECORDED_OPERATORS, check) > 1000);
+}
+
+TEST_CASE("recorded operators: infinities are equal to themselves alone") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const auto differ = [](float actual, float expected) {
+    return !detent_cli::first_difference(floats({1}, {actual}), floats({1}, {expected})).empty();
+  };
+  CHECK_FALSE(differ(infinity, infinity));
+  CHECK_FALSE(differ(-infinity, -infinity));
+  CHECK(differ(1.0F, infinity));
+  CHECK(differ(infinity, -infinity));
+  CHECK(differ(-infinity, infinity));
+  CHECK(differ(infinity, 1.0F));
+  CHECK(differ(std::numeric_limits<float>::quiet_NaN(), infinity));
+  CHECK_FALSE(differ(1.0005F, 1.0F));
+  CHECK(differ(1.002F, 1.0F));
 }

@@ -216,8 +216,8 @@ struct pattern_parts {
   return all;
 }
 
-/// Finds patterns in an operator_graph. The time grows with the number of vertices and connections,
-/// however many users a vertex has: a vertex takes a place only if its own connections allow it.
+/// Finds patterns in an operator_graph. A vertex takes a place only if its own connections allow
+/// it, so that many users of one vertex do not multiply.
 class pattern_matcher {
  public:
   explicit pattern_matcher(const operator_graph& g)

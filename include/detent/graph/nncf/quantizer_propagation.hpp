@@ -159,11 +159,13 @@ class quantizer_propagation {
     take_away_beside_constants();
     for (auto& [q, quantizer] : quantizers_) {
       quantizer.options.resize(1);
+    }
+    take_away_redundant();
+    for (auto& [q, quantizer] : quantizers_) {  // only now: what is taken away joins groups, too
       if (quantizer.group) {
         quantizer.group = joined_group(*quantizer.group);
       }
     }
-    take_away_redundant();
     return quantizers_;
   }
 

@@ -386,7 +386,8 @@ class graph_quantizer {
 ///
 /// Where the shape of a tensor depends on the values of inputs, operators that make or take the
 /// tensor stay float. So do operators that compute shapes, and operators other than layers that
-/// take a constant with NaN or infinity, such as a mask of -infinity.
+/// take a constant with NaN or infinity, such as a mask of -infinity; bounds of Clip and the value
+/// of Pad may be infinite.
 ///
 /// Throws unsupported if the model is quantized already or has operators that the executor lacks,
 /// naming the first such node, and what upgrade_opset() and infer_shapes() throw (bad_file,
