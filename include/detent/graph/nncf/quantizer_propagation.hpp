@@ -28,7 +28,6 @@
 #define DETENT_GRAPH_NNCF_QUANTIZER_PROPAGATION_HPP
 
 #include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,77 +39,21 @@
 #include <vector>
 
 #include <detent/config.hpp>
+#include <detent/graph/nncf/common_options.hpp>
+#include <detent/graph/nncf/moving_quantizer.hpp>
 #include <detent/graph/nncf/operator_graph.hpp>
 #include <detent/graph/nncf/operator_traits.hpp>
 
 DETENT_NAMESPACE_BEGIN
 namespace graph::nncf {
 
-/// NNCF's QuantizerPropagationRule: what becomes of the quantizers below a result with several
-/// users.
-enum class propagation_rule : std::uint8_t {
-  do_not_merge_branches,       ///< They stay.
-  merge_if_all_branches_same,  ///< They become one if they may have the same configurations.
-  merge_with_potential_requantization,  ///< They become one; stricter ones stay as well.
-  merge_all_in_one                      ///< They become one if they have a configuration in common.
-};
-
 namespace detail {
-
-/// A place of a quantizer: a result of a vertex, or one of its sources.
-struct quantizer_place {
-  std::size_t vertex = 0;
-  std::optional<std::size_t> source = {};  ///< Index of the source; none for the result.
-  friend bool operator==(const quantizer_place&, const quantizer_place&) = default;
-  friend auto operator<=>(const quantizer_place&, const quantizer_place&) = default;
-};
-
-/// A quantizer on its way, or where it has come to stay.
-struct moving_quantizer {
-  configs options;                   ///< Configurations that it may have, the preferred one first.
-  quantizer_place at;                ///< Where it is.
-  std::set<std::size_t> serves;      ///< The vertices whose sources it was made for.
-  std::set<quantizer_place> passed;  ///< The places that its values reach down to, `at` included.
-  std::set<std::size_t> passed_vertices = {};  ///< The vertices that it affects.
-  std::set<quantizer_place> entries = {};      ///< The sources by which it reaches them.
-  std::size_t steps = 0;                       ///< Number of places that it has moved.
-  std::optional<std::size_t> group = {};       ///< Quantizers of a group share scales.
-  std::set<std::size_t> stricter = {};         ///< Quantizers that stay below it.
-};
 
 /// What is known of a vertex besides the graph.
 struct vertex_rules {
   trait of = trait::in_float;  ///< in_float also for those that are ignored.
   configs options;             ///< Configurations of quantizers of its sources.
   std::string kind;            ///< The kind; empty for those that are ignored.
-};
-
-/// Quantizers by their numbers, each as often as it was added.
-class quantizer_counts {
- public:
-  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Whether there is one with a number other than `q`.
-  [[nodiscard]] bool has_other(std::size_t q) const {
-    return counts_.size() > 1 || (!counts_.empty() && counts_.begin()->first != q);
-  }
-  void add(std::size_t q) {
-    ++counts_[q];
-    ++size_;
-  }
-  void remove_one(std::size_t q) {
-    const auto found = counts_.find(q);
-    if (found != counts_.end()) {
-      --size_;
-      if (--found->second == 0) {
-        counts_.erase(found);
-      }
-    }
-  }
-
- private:
-  std::map<std::size_t, std::size_t> counts_;
-  std::size_t size_ = 0;
 };
 
 /// Propagates quantizers through a graph.
@@ -588,8 +531,14 @@ class quantizer_propagation {
       waiting_for_.erase(q);
     }
     // While they waited, an operator below may have turned out to stay in float.
-    const bool aborts = !waiting.empty() && must_stay_below(branch);
-    const configs common = aborts ? configs() : common_options(waiting);
+    configs common;
+    if (!waiting.empty() && !must_stay_below(branch)) {
+      std::vector<const configs*> options;
+      for (const std::size_t q : waiting) {
+        options.push_back(&quantizers_.at(q).options);
+      }
+      common = common_options(options, rule_);
+    }
     std::erase_if(queue_, [&](std::size_t q) { return waiting.count(q) != 0; });
     if (common.empty()) {
       return;
@@ -607,85 +556,6 @@ class quantizer_propagation {
       quantizers_.at(merged).serves.insert(serves.begin(), serves.end());
     }
     queue_.push_back(merged);
-  }
-
-  [[nodiscard]] static bool same_options(const configs& a, const configs& b) {
-    return a.size() == b.size() && std::is_permutation(a.begin(), a.end(), b.begin());
-  }
-
-  /// Whether quantizing again with `a` after `b` makes sense.
-  [[nodiscard]] static bool may_requantize(const quantizer_config& a, const quantizer_config& b) {
-    return a.bits <= b.bits && !(!a.symmetric && b.symmetric) && !(!a.is_signed && b.is_signed) &&
-           !(a.is_signed == true && b.is_signed == false) && a.narrow_range == b.narrow_range;
-  }
-
-  [[nodiscard]] bool allows(const configs& options, const quantizer_config& c) const {
-    if (std::find(options.begin(), options.end(), c) != options.end()) {
-      return true;
-    }
-    return rule_ == propagation_rule::merge_with_potential_requantization &&
-           std::all_of(options.begin(), options.end(),
-                       [&](const quantizer_config& o) { return may_requantize(o, c); });
-  }
-
-  /// The configurations that one quantizer for all of these may have, the preferred one first:
-  /// preferred is what the quantizers prefer.
-  [[nodiscard]] configs common_options(const std::set<std::size_t>& all) const {
-    const configs& first = quantizers_.at(*all.begin()).options;
-    if (rule_ == propagation_rule::do_not_merge_branches) {
-      return {};
-    }
-    if (rule_ == propagation_rule::merge_if_all_branches_same) {
-      const bool same = std::all_of(all.begin(), all.end(), [&](std::size_t q) {
-        return same_options(quantizers_.at(q).options, first);
-      });
-      return same ? first : configs();
-    }
-    std::vector<std::pair<std::size_t, quantizer_config>> ranked;
-    std::size_t longest = 0;
-    for (const std::size_t q : all) {
-      longest = (std::max)(longest, quantizers_.at(q).options.size());
-    }
-    configs seen;
-    for (const std::size_t q : all) {
-      for (const quantizer_config& c : quantizers_.at(q).options) {
-        if (std::find(seen.begin(), seen.end(), c) != seen.end()) {
-          continue;
-        }
-        seen.push_back(c);
-        std::size_t rank = 0;
-        bool allowed = true;
-        for (const std::size_t other : all) {
-          const configs& options = quantizers_.at(other).options;
-          const auto found = std::find(options.begin(), options.end(), c);
-          allowed = allowed && allows(options, c);
-          rank += found == options.end() ? longest + 1
-                                         : static_cast<std::size_t>(found - options.begin());
-        }
-        if (allowed) {
-          ranked.emplace_back(rank, c);
-        }
-      }
-    }
-    std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first < b.first : is_preferred(a.second, b.second);
-    });
-    configs common;
-    for (const auto& [rank, c] : ranked) {
-      common.push_back(c);
-    }
-    return common;
-  }
-
-  /// More bits, then one scale for the tensor, then a symmetric range.
-  [[nodiscard]] static bool is_preferred(const quantizer_config& a, const quantizer_config& b) {
-    if (a.bits != b.bits) {
-      return a.bits > b.bits;
-    }
-    if (a.per_channel != b.per_channel) {
-      return b.per_channel;
-    }
-    return a.symmetric && !b.symmetric;
   }
 
   // ------------------------------------------------------------------------------------- end

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -257,10 +258,15 @@ struct alignment_pass {
     const auto follows = [&](config_id id) {
       return id != no_config && g.configs.root(id) == source;
     };
+    std::set<std::string_view> stay;  // values that were looked at already
     return std::all_of(
         readers.of(source).begin(), readers.of(source).end(), [&](const reader_index::reader& r) {
           const auto& [i, id] = r;
-          if (!follows(id) || !value_stays(g, l, g.configs[id].variable, follows)) {
+          if (!follows(id)) {
+            return false;
+          }
+          const std::string& value = g.configs[id].variable;
+          if (stay.insert(value).second && !value_stays(g, l, value, follows)) {
             return false;
           }
           const operator_configs& o = g.operators[i];
@@ -278,7 +284,11 @@ struct alignment_pass {
     if (g.network.is_output(value)) {
       return false;
     }
+    std::size_t last = links::none;
     for (const std::size_t user : l.consumers(value)) {
+      if (std::exchange(last, user) == user) {
+        continue;  // it takes the value several times
+      }
       if (captured_values(g.network.nodes[user]).count(value) != 0) {
         return false;
       }
