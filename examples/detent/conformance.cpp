@@ -34,6 +34,38 @@ struct folder_outcome {
   std::string reason;
 };
 
+/// The path of a value's file in a set of test data.
+fs::path file_of(const fs::path& set, const std::string& kind, std::size_t index) {
+  return set / (kind + "_" + std::to_string(index) + ".pb");
+}
+
+/// Throws bad_file if a set has files of values beyond those that the model has.
+void require_no_more_files(const fs::path& set, const std::string& kind, std::size_t values) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(set)) {
+    const fs::path file = entry.path();
+    bool is_known = file.filename().string().rfind(kind + "_", 0) != 0 || file.extension() != ".pb";
+    for (std::size_t i = 0; i < values && !is_known; ++i) {
+      is_known = file == file_of(set, kind, i);
+    }
+    require(is_known, error_kind::bad_file, file.string(), ": the model has ", values, " ", kind,
+            values == 1 ? "" : "s");
+  }
+}
+
+/// Reads the value of an input or output, whose type tensors can hold. Throws bad_file if the file
+/// holds another type, and what read_onnx_tensor() throws, but never unsupported.
+tensor read_value(const fs::path& file, const graph::value_info& v, const common_arguments& a) {
+  tensor t;
+  try {
+    t = graph::read_onnx_tensor(file, a.read_limits());
+  } catch (const detent::error& e) {
+    detent::raise(e.kind() == error_kind::unsupported ? error_kind::bad_file : e.kind(), e.what());
+  }
+  require(t.type() == v.type, error_kind::bad_file, file.string(), ": a tensor of ",
+          graph::shown_type{t.type()}, ", expected ", graph::shown_type{v.type});
+  return t;
+}
+
 folder_outcome run_folder(const fs::path& folder, const common_arguments& a) {
   try {
     graph::model m = graph::read_onnx(folder / "model.onnx", a.read_limits());
@@ -44,6 +76,9 @@ folder_outcome run_folder(const fs::path& folder, const common_arguments& a) {
         }
         if (v.type == element_type::string) {
           return {verdict::skipped, "'" + v.name + "' holds strings"};
+        }
+        if (graph::element_size(v.type) == 0) {
+          return {verdict::skipped, "'" + v.name + "' holds elements of " + graph::name(v.type)};
         }
       }
     }
@@ -63,15 +98,15 @@ folder_outcome run_folder(const fs::path& folder, const common_arguments& a) {
     graph::require_supported(m);
     graph::executor executor(graph::for_execution(std::move(m)), a.executor_options());
     for (const fs::path& set : sets) {
+      require_no_more_files(set, "input", inputs.size());
+      require_no_more_files(set, "output", outputs.size());
       std::map<std::string, tensor> given;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        given[inputs[i].name] =
-            graph::read_onnx_tensor(set / ("input_" + std::to_string(i) + ".pb"), a.read_limits());
+        given[inputs[i].name] = read_value(file_of(set, "input", i), inputs[i], a);
       }
       const std::vector<tensor> results = executor.run(given);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const tensor expected =
-            graph::read_onnx_tensor(set / ("output_" + std::to_string(i) + ".pb"), a.read_limits());
+        const tensor expected = read_value(file_of(set, "output", i), outputs[i], a);
         const std::string difference = first_difference(results.at(i), expected);
         if (!difference.empty()) {
           return {verdict::failed, "output '" + outputs[i].name + "': " + difference};
@@ -110,7 +145,7 @@ void find_folders(const fs::path& folder, std::vector<fs::path>& found) {
 int conformance(const conformance_arguments& a) {
   std::vector<fs::path> folders;
   for (const std::string& name : a.folders) {
-    require(fs::is_directory(name), error_kind::io, name, " is not a folder");
+    require(fs::is_directory(name), error_kind::io, name.empty() ? "''" : name, " is not a folder");
     const std::size_t before = folders.size();
     find_folders(name, folders);
     require(folders.size() > before, error_kind::io, name, " holds no model.onnx");

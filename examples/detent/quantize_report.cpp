@@ -148,7 +148,7 @@ report_data make_report(const quantize_arguments& a, const graph::model& m,
   data.calibration_samples = samples.size();
   std::map<std::string, detent::count_histogram> histograms;
   for (const auto& [name, solution] : o.solutions) {
-    histograms[name];
+    histograms.try_emplace(name, detent::bin_storage::sparse);
   }
   const model_comparison compared =
       compare_models(m, o.result, samples, batch_size(samples, 0), a.executor_options(),

@@ -4,10 +4,13 @@
 #define DETENT_CLI_TENSOR_DIFFERENCE_HPP
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <detent/error.hpp>
@@ -24,11 +27,22 @@ inline double relative_tolerance(detent::graph::element_type type) {
   return type == element_type::bf16 ? 0x1p-6 : type == element_type::f16 ? 0x1p-9 : 1e-3;
 }
 
+/// An element as messages show it, floats with six digits.
+template <class T>
+std::string shown(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    std::array<char, 32> text;
+    std::snprintf(text.data(), text.size(), "%g", static_cast<double>(value));
+    return text.data();
+  } else {
+    return std::to_string(value);
+  }
+}
+
 /// The text for elements that differ.
 template <class T>
 std::string difference_at(std::size_t i, T actual, T expected) {
-  return "element " + std::to_string(i) + " is " + std::to_string(actual) + ", expected " +
-         std::to_string(expected);
+  return "element " + std::to_string(i) + " is " + shown(actual) + ", expected " + shown(expected);
 }
 
 /// first_difference() of floats of one type and shape.

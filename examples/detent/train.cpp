@@ -103,9 +103,8 @@ class training_run {
       o = graph::with_file_name(a_.model, [&] { return trained(); });
     } catch (const detent::error& e) {
       if (e.kind() == error_kind::overflow && !a_.checkpoint.empty() && epochs_kept_ > 0) {
-        bar_.reset();
-        std::fprintf(stderr, "detent: %s holds the state behind epoch %zu\n",
-                     one_line(checkpoint_path()).c_str(), epochs_kept_);
+        detent::raise(e.kind(), e.what(), "; ", checkpoint_path(), " holds the state behind epoch ",
+                      epochs_kept_);
       }
       if (e.kind() == error_kind::invalid_argument && resumed_ > 0) {
         detent::raise(e.kind(),

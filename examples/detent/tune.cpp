@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -131,7 +132,9 @@ class tuning_run {
   void open_samples() {
     const bool from_file = a_.calibration.empty() && c_.calibration;
     if (from_file && !c_.calibration->dummy_shapes.empty()) {
-      source_ = random_source(model_, *c_.calibration, c_.tuning.seed);
+      source_ = random_source(
+          model_, *c_.calibration, c_.tuning.seed,
+          {.most_runs = most_runs(), .most_bytes = a_.read_limits().max_tensor_bytes});
       return;
     }
     const std::vector<std::string>& texts = from_file ? c_.calibration->inputs : a_.calibration;
@@ -139,6 +142,15 @@ class tuning_run {
       samples_.emplace(open(texts, "--calib "));
       source_ = source_of(*samples_, bar_.emplace("calibrating", samples_->size()));
     }
+  }
+
+  /// The number of runs that no trial needs more of.
+  [[nodiscard]] std::size_t most_runs() const {
+    std::size_t most = c_.tuning.ranking_samples;
+    for (const std::size_t count : c_.tuning.space.samples) {
+      most = (std::max)(most, count == 0 ? (std::numeric_limits<std::size_t>::max)() : count);
+    }
+    return most;
   }
 
   void open_evaluation() {

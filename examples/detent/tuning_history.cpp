@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <detent/error.hpp>
@@ -46,7 +48,7 @@ T value_in(const std::pair<const char*, T> (&table)[N], const std::string& name)
       return value;
     }
   }
-  throw nlohmann::json::other_error::create(501, "'" + name + "' is unknown", nullptr);
+  throw std::invalid_argument("'" + name + "' is unknown");
 }
 
 /// JSON has no NaN and no infinity: null stands for NaN.
@@ -59,7 +61,7 @@ tuning_trial from_json(const json_object& j) {
   tuning_trial t;
   tuning_setting& s = t.setting;
   if (!j.at("samples").is_number_unsigned()) {
-    throw nlohmann::json::other_error::create(501, "'samples' is no number of samples", nullptr);
+    throw std::invalid_argument("'samples' is no number of samples");
   }
   s.samples = j.at("samples").get<std::size_t>();
   s.method = j.at("method").get<std::string>();
@@ -105,7 +107,16 @@ std::vector<tuning_trial> tuning_history::read(const std::string& path) {
     for (const json_object& t : j.at("trials")) {
       trials.push_back(from_json(t));
     }
+  } catch (const nlohmann::json::parse_error& e) {
+    detent::raise(error_kind::bad_file, path, ": not a history of trials: no JSON at byte ",
+                  e.byte);
   } catch (const nlohmann::json::exception& e) {
+    // The text begins with the exception's number in brackets.
+    const std::string reason = e.what();
+    const std::size_t begin = reason.find("] ");
+    detent::raise(error_kind::bad_file, path + ": not a history of trials: " +
+                                            reason.substr(begin == reason.npos ? 0 : begin + 2));
+  } catch (const std::invalid_argument& e) {
     detent::raise(error_kind::bad_file, path + ": not a history of trials: " + e.what());
   }
   trials_ = trials;

@@ -553,6 +553,38 @@ TEST_CASE("calibration states: damaged states are refused") {
   });
 }
 
+TEST_CASE("calibration states: counts that cannot be are refused") {
+  using graph::detail::state_progress;
+  constexpr detent::detail::byte_format format{"TESTTEST", 1};
+  const auto read_again = [&](const state_progress& p) {
+    detent::detail::byte_writer out(format);
+    p.write(out);
+    const std::vector<std::byte> bytes = std::move(out).finish();
+    detent::detail::byte_reader in(bytes, format, "progress");
+    return state_progress::read(in);
+  };
+  CHECK(read_again({.round = 2, .samples = 3, .second_samples = 2, .first_round = 9})
+            .second_samples == 2);
+  for (const state_progress& wrong : {state_progress{.samples = 3, .second_samples = 1},
+                                      state_progress{.samples = 3, .first_round = 9}}) {
+    check_graph_error(error_kind::bad_file, {"a state of round 1 has a second round"},
+                      [&] { static_cast<void>(read_again(wrong)); });
+  }
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  for (const std::uint64_t round : {1U, 2U}) {
+    INFO("round ", round);
+    state_progress p{.round = round, .samples = most - 2, .second_samples = most - 2};
+    const state_progress more{
+        .round = round, .samples = 3, .second_samples = 3, .shards = {std::uint64_t{5}}};
+    check_graph_error(error_kind::overflow, {"b.states", "its 3 samples"},
+                      [&] { p.merge(more, "b.states"); });
+    CHECK(p.shards.empty());
+    check_graph_error(error_kind::overflow, {"calibration"}, [&] { p.add(6, 3, "calibration"); });
+    p.merge({.round = round, .samples = 2, .second_samples = 2}, "c.states");
+    CHECK((round == 1 ? p.samples : p.second_samples) == most);
+  }
+}
+
 TEST_CASE("calibration states: files") {
   random_source r(420);
   INFO("seed ", r.seed());

@@ -203,6 +203,31 @@ TEST_CASE("a Gemm's bias for each row stays one for each row") {
   CHECK(values_of<float>(outputs_of(graph::for_execution(b.get()), {{"x", x}})[0]) == expected);
 }
 
+TEST_CASE("fold_constants leaves calls of a model's functions, whatever their names") {
+  const auto folded = [](bool has_function) {
+    model_builder b(13);
+    b.input("x", {2});
+    const std::string stored =
+        b.constant("stored", make_tensor<std::uint8_t>(graph::element_type::u8, {2}, {3, 5}));
+    const std::string scale = b.constant("scale", floats({}, {2.0F}));
+    b.output(b.add("Add", {"x", b.add("DequantizeLinear", {stored, scale})}));
+    graph::model m = b.get();
+    m.opsets["com.microsoft"] = 1;
+    for (graph::node& n : m.nodes) {
+      n.domain = n.is("DequantizeLinear") ? "com.microsoft" : n.domain;
+    }
+    if (has_function) {
+      m.functions.push_back({"com.microsoft", "DequantizeLinear", {}});
+    }
+    graph::fold_constants(m, true);
+    return m;
+  };
+  CHECK(folded(false).nodes.size() == 1);
+  const graph::model kept = folded(true);
+  REQUIRE(kept.nodes.size() == 2);
+  CHECK(kept.nodes[0].op_type == "DequantizeLinear");
+}
+
 TEST_CASE("fold_constants leaves nodes that need too much memory or too many multiply-adds") {
   // 200 products of two matrices of 1000 x 1000, made of two numbers.
   model_builder b(13);

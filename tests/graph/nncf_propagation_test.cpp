@@ -95,3 +95,21 @@ TEST_CASE("nncf propagation: quantizers of one input of many layers become one")
         nncf::detail::configs{symmetric});  // both are first as often; symmetric is preferred
   CHECK(g.run(propagation_rule::do_not_merge_branches).size() == layers);
 }
+
+TEST_CASE("nncf propagation: a chain whose every result also feeds a layer") {
+  // Each quantizer but the last one waits until those below have come: if each of them looked at
+  // all below after every step, this would take minutes.
+  constexpr std::size_t layers = 1000;
+  ruled_graph g;
+  const std::size_t x = g.add("input", {});
+  std::size_t result = x;
+  for (std::size_t i = 0; i < layers; ++i) {
+    g.add("MatMul", {result}, {nncf::quantizer_config{}});
+    result = g.add("MaxPool", {result});
+  }
+  g.add("MatMul", {result}, {nncf::quantizer_config{}});
+  const auto quantizers = g.run(propagation_rule::merge_all_in_one);
+  REQUIRE(quantizers.size() == 1);
+  CHECK(quantizers.begin()->second.at == quantizer_place{x, {}});
+  CHECK(quantizers.begin()->second.serves.size() == layers + 1);
+}

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -269,6 +271,7 @@ nncf::detail::collected_statistics read_again(const nncf::detail::collected_stat
 TEST_CASE("nncf::statistics: ranges that cannot be are refused") {
   const std::vector<detent::value_range> two = {{-1.0F, 1.0F}, {0.0F, 2.0F}};
   nncf::detail::collected_statistics good;
+  good.progress.samples = 3;
   good.ranges[{"first value", true, true}] = two;
   good.ranges[{"other value", true, false}] = {{-2.0F, 3.0F}};
   CHECK(read_again(good).ranges == good.ranges);
@@ -288,6 +291,48 @@ TEST_CASE("nncf::statistics: ranges that cannot be are refused") {
   none.ranges[{"first value", true, true}].clear();
   check_graph_error(error_kind::bad_file, {"there are 0 ranges of 'first value'"},
                     [&] { static_cast<void>(read_again(none)); });
+}
+
+TEST_CASE("nncf::statistics: a range whose estimators cross is saved, too") {
+  test::random_source r(506);
+  INFO("seed ", r.seed());
+  const graph::model m = transformer(r);
+  // Without outliers among two samples, the mean of equal minima is 0.5, that of maxima 0.
+  std::vector<tensors> samples;
+  for (const float largest : {3.0F, 3.5F}) {
+    std::vector<float> values(32, 1.0F);
+    values[0] = 0.5F;
+    values[1] = largest;
+    samples.push_back({{"x", floats({1, 4, 8}, values)}});
+  }
+  const nncf::dataset data(samples);
+  nncf::quantize_options o{.preset = nncf::preset::performance};
+  o.activations_range_estimator = nncf::mean_no_outliers_min_max;
+  const nncf::statistics s = saved_and_loaded(nncf::collect_statistics(m, data, o));
+  CHECK(graph::to_onnx(nncf::quantize(m, s, o).result) ==
+        graph::to_onnx(nncf::quantize(m, data, o).result));
+}
+
+TEST_CASE("nncf::statistics: magnitudes and counts that cannot be are refused") {
+  nncf::detail::collected_statistics good;
+  good.progress.samples = 3;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  good.smoothed.push_back({.value = "v", .rank = 2, .magnitudes = {0.0F, 1.5F, infinity}});
+  CHECK(read_again(good).smoothed[0].magnitudes == good.smoothed[0].magnitudes);
+  for (const float wrong : {-1.0F, -0.0F, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    nncf::detail::collected_statistics bad = good;
+    bad.smoothed[0].magnitudes[1] = wrong;
+    check_graph_error(error_kind::bad_file, {"a magnitude of 'v'"},
+                      [&] { static_cast<void>(read_again(bad)); });
+  }
+  for (const auto change : std::initializer_list<void (*)(graph::detail::state_progress&)>{
+           [](auto& p) { p.samples = 0; }, [](auto& p) { p.round = 2; },
+           [](auto& p) { p.shards.insert(7); }}) {
+    nncf::detail::collected_statistics bad = good;
+    change(bad.progress);
+    check_graph_error(error_kind::bad_file, {"at least one sample"},
+                      [&] { static_cast<void>(read_again(bad)); });
+  }
 }
 
 }  // namespace

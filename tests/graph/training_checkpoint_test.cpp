@@ -297,6 +297,30 @@ TEST_CASE("training checkpoint: what does not fit is refused") {
           }),
           o, m, data);
   refused({"adam"}, damaged([](auto& c) { c.state.optimizers[0].push_back(0.0); }), o, m, data);
+  // What only the end of training needs is refused before the first step.
+  REQUIRE(!good.best_constants.empty());
+  graph::training_options stopping = o;
+  stopping.on_step = [](std::size_t, std::size_t, double) { FAIL("training has begun"); };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  refused({"not fit", "class_w"}, damaged([&](auto& c) { c.best_constants["class_w"][0] = nan; }),
+          stopping, m, data);
+  refused({"not fit", "class_w"}, damaged([](auto& c) { c.best_constants.erase("class_w"); }),
+          stopping, m, data);
+  refused({"best score"}, damaged([](auto& c) { c.best_constants.clear(); }), stopping, m, data);
+  refused({"best score"}, damaged([](auto& c) { c.best.accuracy = 7.0; }), stopping, m, data);
+  refused({"best score"}, damaged([&](auto& c) { c.best.loss = nan; }), stopping, m, data);
+  refused({"scores of epoch 0"}, damaged([](auto& c) { c.epochs[0].is_best = false; }), stopping, m,
+          data);
+  for (const auto change : std::initializer_list<void (*)(graph::epoch_report&)>{
+           [](auto& e) { e.accuracy = 7.0; }, [](auto& e) { e.accuracy = -0.5; },
+           [](auto& e) { e.validation_loss = -1.0; },
+           [](auto& e) { e.loss = std::numeric_limits<double>::infinity(); }}) {
+    refused({"scores of epoch 0"}, damaged([&](auto& c) { change(c.epochs[0]); }), stopping, m,
+            data);
+  }
+  training_checkpoint second = kept[1];
+  second.epochs[1].is_best = !second.epochs[1].is_best;
+  refused({"scores of epoch 1"}, second, stopping, m, data);
 
   std::vector<std::byte> bytes = good.save();
   bytes[bytes.size() / 2] ^= std::byte{1};
@@ -305,4 +329,44 @@ TEST_CASE("training checkpoint: what does not fit is refused") {
   check_graph_error(detent::error_kind::bad_file, {"too few"}, [&] {
     static_cast<void>(training_checkpoint::load(std::span<const std::byte>{}));
   });
+}
+
+TEST_CASE("training checkpoint: best constants of which no quantized model can be made") {
+  random_source r(917);
+  INFO("seed ", r.seed());
+  const graph::training_data data = bars(r, 48);
+  const graph::model m = classifier(r, true);
+  graph::quantization_aware_training_options o;
+  o.training = quick(3, 3e-2);
+  o.calibration_samples = 16;
+  o.rule = graph::activation_rule::lsq;
+  o.schedule = {.quantize_after = {.steps = 1}, .observe_for = {.epochs = 2}};
+  std::vector<training_checkpoint> kept;
+  o.training.on_checkpoint = kept_in(kept);
+  static_cast<void>(graph::quantization_aware_training(m, data, data, o));
+  o.training.on_checkpoint = {};
+  o.training.on_step = [](std::size_t, std::size_t, double) { FAIL("training has begun"); };
+  REQUIRE(!kept[0].best_constants.empty());
+  const auto refused = [&](std::string_view what, const std::string& constant, double wrong) {
+    INFO(constant, " ", wrong);
+    o.training.resumed = kept[0];
+    std::vector<double>& values = o.training.resumed->best_constants.at(constant);
+    values.assign(values.size(), wrong);
+    check_graph_error(detent::error_kind::invalid_argument, {what}, [&] {
+      static_cast<void>(graph::quantization_aware_training(m, data, data, o));
+    });
+  };
+  std::size_t scales = 0;
+  std::size_t zero_points = 0;
+  for (const auto& [name, values] : kept[0].best_constants) {
+    if (name.ends_with("_scale")) {
+      refused("scale -1", name, -1.0);
+      ++scales;
+    } else if (name.ends_with("_zero_point")) {
+      refused(name.ends_with("_typed_zero_point") ? "not fit" : "zero point 1000", name, 1000.0);
+      ++zero_points;
+    }
+  }
+  CHECK(scales > 1);
+  CHECK(zero_points > 0);
 }

@@ -207,11 +207,13 @@ inline void require_numbers(const training_batch& batch, std::span<const std::si
 struct training_calls {
   /// Gives the score of the trainer's network as it is.
   std::function<training_score()> measure;
-  std::function<void()> after_step = {};  ///< May be empty, as the other two.
+  std::function<void()> after_step = {};  ///< May be empty, as those below.
   /// Adds to a checkpoint what the caller keeps itself.
   std::function<void(training_checkpoint&)> save = {};
   /// Takes that from a checkpoint, before the trainer goes on from its state.
   std::function<void(const training_checkpoint&)> restore = {};
+  /// Throws if a network with the best constants of a checkpoint cannot be the result.
+  std::function<void()> examine = {};
 };
 
 /// What the epochs of a trainer gave.
@@ -219,6 +221,34 @@ struct training_course {
   std::vector<epoch_report> epochs;
   std::optional<std::size_t> best_epoch;
 };
+
+/// Checks that the scores in a checkpoint are scores, and that the best one is that of the last
+/// epoch that was better than all before and than the network before training, whose score is
+/// `before`. Throws invalid_argument.
+inline void require_plausible_scores(const training_checkpoint& c, const training_score& before) {
+  const auto is_score = [](double loss, double accuracy) {
+    return !(loss < 0.0) && (std::isnan(accuracy) || (accuracy >= 0.0 && accuracy <= 1.0));
+  };
+  const auto is_same = [](double a, double b) {
+    return a == b || (std::isnan(a) && std::isnan(b));
+  };
+  training_score best = before;
+  bool has_best = false;
+  for (const epoch_report& e : c.epochs) {
+    const training_score score{e.validation_loss, e.accuracy};
+    require(is_score(score.loss, score.accuracy) && std::isfinite(e.loss) &&
+                is_better(score, best) == e.is_best,
+            error_kind::invalid_argument, "training: the scores of epoch ", e.epoch,
+            " of the checkpoint cannot be, or were measured with other samples");
+    best = e.is_best ? score : best;
+    has_best = has_best || e.is_best;
+  }
+  require(has_best == !c.best_constants.empty() &&
+              (!has_best ||
+               (is_same(best.loss, c.best.loss) && is_same(best.accuracy, c.best.accuracy))),
+          error_kind::invalid_argument,
+          "training: the best score of the checkpoint is that of none of its epochs");
+}
 
 /// Runs the epochs of a trainer, from the checkpoint if there is one, and leaves it with the
 /// constants of the best epoch, if any is better than `before`.
@@ -243,9 +273,18 @@ DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& da
                 o.resumed->state.steps == o.resumed->epochs.size() * steps,
             error_kind::invalid_argument, "training: the checkpoint has ", o.resumed->epochs.size(),
             " epochs and ", o.resumed->state.steps, " steps");
+    require_plausible_scores(*o.resumed, before);
     now = *o.resumed;
     if (calls.restore) {
       calls.restore(now);
+    }
+    if (now.best_constants.empty()) {
+      now.best = before;
+    } else {  // what the end of training could not take is refused now
+      t.show_constants(now.best_constants);
+      if (calls.examine) {
+        calls.examine();
+      }
     }
     t.set_state(now.state);
   }

@@ -69,11 +69,15 @@ class quantizer_propagation {
         users_(g.users()),
         has_integer_result_(g.vertices.size(), false),
         affecting_(g.vertices.size()) {
+    std::size_t places = 0;
     for (const operator_vertex& v : g.vertices) {
+      first_place_.push_back(places);
+      places += 1 + v.sources.size();
       for (const operator_vertex::source& s : v.sources) {
         has_integer_result_[s.from] = has_integer_result_[s.from] || s.is_integer;
       }
     }
+    places_.resize(places);
   }
 
   /// Runs the algorithm. The result has the quantizers by their numbers.
@@ -83,16 +87,16 @@ class quantizer_propagation {
     while (!queue_.empty()) {
       const std::size_t q = queue_.front();
       queue_.pop_front();
-      const auto waits = waiting_for_.find(q);
-      if (waits == waiting_for_.end()) {
+      queued_[q] = false;
+      if (!waits_at_[q]) {
         idle = 0;
         step(q);
         changes_ += is_within_chain(q) ? 0U : 1U;
         continue;
       }
-      const std::size_t branch = waits->second;
+      const std::size_t branch = *waits_at_[q];
       const bool all_wait = is_awaited_by_all(branch, q);
-      queue_.push_back(q);
+      enqueue(q);
       // Quantizers that wait for each other at different results would wait forever.
       if (all_wait || ++idle > queue_.size()) {
         idle = 0;
@@ -120,15 +124,39 @@ class quantizer_propagation {
  private:
   enum class status : std::uint8_t { moves, merges, stays, waits };
 
+  /// When it was last looked whether all quantizers that may come to a result wait there.
+  struct looked_at {
+    std::optional<std::size_t> changes;  ///< The value of changes_.
+    std::vector<quantizer_place> way;    ///< To one that was below; empty if none was.
+  };
+
+  /// What is known of a place.
+  struct place_quantizers {
+    std::optional<std::size_t> here;     ///< The quantizer that is there.
+    std::vector<std::size_t> affecting;  ///< Those that have passed it, and the one that is there.
+  };
+
+  [[nodiscard]] std::size_t index_of(const quantizer_place& p) const {
+    return first_place_[p.vertex] + (p.source ? *p.source + 1 : 0);
+  }
   [[nodiscard]] std::vector<std::size_t>& affecting(const quantizer_place& p) {
-    return at_places_[p];
+    return places_[index_of(p)].affecting;
+  }
+  [[nodiscard]] std::optional<std::size_t>& here(const quantizer_place& p) {
+    return places_[index_of(p)].here;
   }
   [[nodiscard]] std::optional<std::size_t> here(const quantizer_place& p) const {
-    const auto found = here_.find(p);
-    return found == here_.end() ? std::optional<std::size_t>() : found->second;
+    return places_[index_of(p)].here;
   }
   [[nodiscard]] const operator_vertex::source& source(const quantizer_place& p) const {
     return g_.vertices[p.vertex].sources[*p.source];
+  }
+
+  void enqueue(std::size_t q) {
+    queue_.push_back(q);
+    queued_.resize(last_ + 1);
+    waits_at_.resize(last_ + 1);
+    queued_[q] = true;
   }
 
   void start() {
@@ -146,7 +174,7 @@ class quantizer_propagation {
                              (r.kind == "Resize" && source(place).port > 0);
         if (!source(place).is_integer && !skipped) {
           moving_quantizer q{r.options, place, {v}, {place}, {v}, {place}};
-          queue_.push_back(add(std::move(q)));
+          enqueue(add(std::move(q)));
           affecting_[v].add(last_);
         }
       }
@@ -156,7 +184,7 @@ class quantizer_propagation {
   /// Adds a quantizer at its place; returns its number.
   std::size_t add(moving_quantizer q) {
     ++last_;
-    here_[q.at] = last_;
+    here(q.at) = last_;
     affecting(q.at).push_back(last_);
     quantizers_.emplace(last_, std::move(q));
     return last_;
@@ -172,7 +200,7 @@ class quantizer_propagation {
       emptied_ += affecting_[v].empty() ? 1U : 0U;
     }
     if (here(gone.at) == q) {
-      here_.erase(gone.at);
+      here(gone.at).reset();
     }
     at_embeddings_.erase(q);
     quantizers_.erase(q);
@@ -217,7 +245,7 @@ class quantizer_propagation {
     for (std::size_t k = 0; k < all.size(); ++k) {
       if (!v.sources[k].is_integer && !has_integer_result_[at.vertex]) {
         move(all[k], {at.vertex, k}, at.vertex);
-        queue_.push_back(all[k]);
+        enqueue(all[k]);
       } else if (k > 0) {
         remove(all[k]);
       }
@@ -233,7 +261,7 @@ class quantizer_propagation {
         break;
       case status::moves:
         move(q, above, {});
-        queue_.push_back(q);
+        enqueue(q);
         break;
       case status::merges: {
         const std::vector<std::size_t> survivors =
@@ -243,8 +271,8 @@ class quantizer_propagation {
       }
       case status::waits:
         waiting_[above.vertex].insert(q);
-        waiting_for_[q] = above.vertex;
-        queue_.push_back(q);
+        waits_at_[q] = above.vertex;
+        enqueue(q);
         break;
     }
   }
@@ -266,7 +294,7 @@ class quantizer_propagation {
   void move(std::size_t q, const quantizer_place& to, std::optional<std::size_t> past) {
     moving_quantizer& m = quantizers_.at(q);
     if (here(m.at) == q) {
-      here_.erase(m.at);
+      here(m.at).reset();
     }
     if (past) {
       m.passed_vertices.insert(*past);
@@ -278,7 +306,7 @@ class quantizer_propagation {
     m.at = to;
     m.passed.insert(to);
     affecting(to).push_back(q);
-    here_[to] = q;
+    here(to) = q;
   }
 
   /// Gives all that a quantizer serves to others, and takes it away.
@@ -363,15 +391,8 @@ class quantizer_propagation {
       return status::stays;
     }
     for (const std::size_t v : computing_below(branch)) {
-      if (affecting_[v].has_other(q)) {
+      if (affecting_[v].has_other(q) || (affecting_[v].empty() && may_another_come(v, q))) {
         return status::waits;
-      }
-      if (affecting_[v].empty()) {
-        const std::set<std::size_t> may_come = active_below(v);
-        if (std::any_of(may_come.begin(), may_come.end(),
-                        [&](std::size_t other) { return other != q; })) {
-          return status::waits;
-        }
       }
     }
     return status::moves;
@@ -397,7 +418,7 @@ class quantizer_propagation {
       }
       if (affecting_[v].empty()) {
         all_affected = false;
-        if (rules_[v].of != trait::concat || active_below(v).empty()) {
+        if (rules_[v].of != trait::concat || !may_another_come(v)) {
           return true;
         }
       }
@@ -463,59 +484,83 @@ class quantizer_propagation {
     }
   }
 
-  /// The first quantizers below the result of a vertex on each way down.
-  [[nodiscard]] std::set<std::size_t> first_below(std::size_t v) const {
-    std::set<std::size_t> found;
-    std::set<quantizer_place> seen;
-    std::vector<quantizer_place> next{{v, {}}};
-    while (!next.empty()) {
-      const quantizer_place p = next.back();
-      next.pop_back();
-      if (!seen.insert(p).second) {
-        continue;
-      }
+  /// Calls goes_on(q) for the first quantizer below the result of a vertex on each way down, the
+  /// nearest first, until it returns false. Returns the places on the way to that one, its own at
+  /// the end; nothing if goes_on() never returned false.
+  template <class GoesOn>
+  std::vector<quantizer_place> way_to_first_below(std::size_t v, const GoesOn& goes_on) const {
+    std::vector<std::pair<quantizer_place, std::size_t>> seen{{{v, {}}, 0}};  // and the one before
+    std::set<quantizer_place> known{{v, {}}};
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const quantizer_place p = seen[i].first;
+      const auto add = [&](const quantizer_place& below) {
+        if (known.insert(below).second) {
+          seen.emplace_back(below, i);
+        }
+      };
       if (const auto q = here(p)) {
-        found.insert(*q);
+        if (!goes_on(*q)) {
+          std::vector<quantizer_place> way{p};
+          for (std::size_t k = i; k != 0; k = seen[k].second) {
+            way.push_back(seen[seen[k].second].first);
+          }
+          std::reverse(way.begin(), way.end());
+          return way;
+        }
       } else if (p.source) {
-        next.push_back({p.vertex, {}});
+        add({p.vertex, {}});
       } else {
         for (const auto& [user, k] : users_[p.vertex]) {
-          next.push_back({user, k});
+          add({user, k});
         }
       }
     }
-    return found;
+    return {};
   }
 
-  /// Those of first_below() that are in the queue.
-  [[nodiscard]] std::set<std::size_t> active_below(std::size_t v) const {
-    std::set<std::size_t> found = first_below(v);
-    std::erase_if(found, [&](std::size_t q) {
-      return std::find(queue_.begin(), queue_.end(), q) == queue_.end();
-    });
-    return found;
+  /// Whether one of the first quantizers below a result, other than `q`, is in the queue.
+  [[nodiscard]] bool may_another_come(std::size_t v, std::optional<std::size_t> q = {}) const {
+    return !way_to_first_below(v, [&](std::size_t other) {
+              return other == q || !queued_[other];
+            }).empty();
   }
 
   /// Whether all quantizers that may still come to a result with several users wait there. `q`,
-  /// which waits there, is not in the queue. It looks again only after a change, because a
-  /// quantizer that is far away needs many steps.
+  /// which waits there, is not in the queue. A quantizer that is far away needs many steps. So it
+  /// looks again only after a change, and first at the one that had not come the last time.
   [[nodiscard]] bool is_awaited_by_all(std::size_t branch, std::size_t q) {
-    const auto [looked, is_first] = looked_.try_emplace(branch, changes_);
-    if (!is_first && looked->second == changes_) {
+    looked_at& before = looked_[branch];
+    const std::set<std::size_t>& waiting = waiting_[branch];
+    const auto comes = [&](std::size_t other) {
+      return (other == q || queued_[other]) && waiting.count(other) == 0;
+    };
+    if (before.changes == changes_) {
       return false;
     }
-    looked->second = changes_;
-    std::set<std::size_t> active = active_below(branch);
-    if (first_below(branch).count(q) != 0) {
-      active.insert(q);
+    before.changes = changes_;
+    if (!before.way.empty()) {
+      const auto last = before.way.end() - 1;
+      const auto missing = here(*last);
+      if (missing && comes(*missing) &&
+          std::none_of(before.way.begin(), last,
+                       [&](const quantizer_place& p) { return here(p).has_value(); })) {
+        return false;
+      }
     }
-    return active == waiting_[branch];
+    std::set<std::size_t> found;
+    before.way = way_to_first_below(branch, [&](std::size_t other) {
+      if (waiting.count(other) != 0 && (other == q || queued_[other])) {
+        found.insert(other);
+      }
+      return !comes(other);
+    });
+    return before.way.empty() && found == waiting;
   }
 
   /// Whether the step that a quantizer has just made was along a chain: no other quantizer sees a
   /// difference.
   [[nodiscard]] bool is_within_chain(std::size_t q) const {
-    if (queue_.empty() || queue_.back() != q || waiting_for_.count(q) != 0) {
+    if (queue_.empty() || queue_.back() != q || waits_at_[q]) {
       return false;
     }
     const std::size_t v = quantizers_.at(q).at.vertex;
@@ -528,7 +573,7 @@ class quantizer_propagation {
     const std::set<std::size_t> waiting = waiting_[branch];
     waiting_.erase(branch);
     for (const std::size_t q : waiting) {
-      waiting_for_.erase(q);
+      waits_at_[q].reset();
     }
     // While they waited, an operator below may have turned out to stay in float.
     configs common;
@@ -540,6 +585,9 @@ class quantizer_propagation {
       common = common_options(options, rule_);
     }
     std::erase_if(queue_, [&](std::size_t q) { return waiting.count(q) != 0; });
+    for (const std::size_t q : waiting) {
+      queued_[q] = false;
+    }
     if (common.empty()) {
       return;
     }
@@ -555,7 +603,7 @@ class quantizer_propagation {
       }
       quantizers_.at(merged).serves.insert(serves.begin(), serves.end());
     }
-    queue_.push_back(merged);
+    enqueue(merged);
   }
 
   // ------------------------------------------------------------------------------------- end
@@ -630,14 +678,16 @@ class quantizer_propagation {
   std::size_t last_ = 0;
   std::vector<std::size_t> groups_;  // for each group, one that it has become part of, or itself
   std::map<std::size_t, moving_quantizer> quantizers_;
-  std::map<quantizer_place, std::size_t> here_;
-  std::map<quantizer_place, std::vector<std::size_t>> at_places_;
+  std::vector<std::size_t>
+      first_place_;  // index in places_ of each vertex's result; sources follow
+  std::vector<place_quantizers> places_;
   std::deque<std::size_t> queue_;
+  std::vector<bool> queued_;                              // by their numbers: those in queue_
   std::map<std::size_t, std::set<std::size_t>> waiting_;  // by the vertex of the result
-  std::map<std::size_t, std::size_t> waiting_for_;
+  std::vector<std::optional<std::size_t>> waits_at_;  // by their numbers: the vertex, if they wait
   std::map<std::size_t, std::size_t> at_embeddings_;
-  std::size_t changes_ = 0;                    // steps that were not within a chain, and merges
-  std::map<std::size_t, std::size_t> looked_;  // at which of them, by branch
+  std::size_t changes_ = 0;                  // steps that were not within a chain, and merges
+  std::map<std::size_t, looked_at> looked_;  // by branch
   std::map<std::size_t, std::set<std::size_t>> computing_below_;
   std::size_t kept_ = 0;  // vertices in computing_below_
 };

@@ -16,6 +16,7 @@
 #ifndef DETENT_GRAPH_NNCF_STATISTICS_HPP
 #define DETENT_GRAPH_NNCF_STATISTICS_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
 #include <cstddef>
@@ -94,12 +95,18 @@ struct collected_statistics {
   /// Reads what write() appended, behind the origin. Throws bad_file for what cannot be.
   void read(detent::detail::byte_reader& in) {
     progress = graph::detail::state_progress::read(in);
+    require(progress.round == 1 && progress.shards.empty() && progress.samples > 0,
+            error_kind::bad_file, "statistics have one round, no shards, and at least one sample");
     // Each entry has more bytes than its text has in front.
     for (std::size_t left = in.get_size(in.rest() / sizeof(std::uint64_t)); left > 0; --left) {
       layer_magnitudes one;
       one.value = graph::detail::get_text(in);
       one.rank = in.get_size(max_tensor_rank);
       in.get_array(in.get_size(in.rest()), one.magnitudes);
+      require(std::all_of(one.magnitudes.begin(), one.magnitudes.end(),
+                          [](float v) { return !std::isnan(v) && !std::signbit(v); }),
+              error_kind::bad_file, "a magnitude of '", graph::detail::beginning_of(one.value),
+              "' is negative or NaN");
       smoothed.push_back(std::move(one));
     }
     for (std::size_t left = in.get_size(in.rest() / sizeof(std::uint64_t)); left > 0; --left) {

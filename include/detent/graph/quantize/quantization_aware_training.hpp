@@ -211,6 +211,7 @@ DETENT_GRAPH_DECL quantization_aware_training_result quantization_aware_training
   calls.after_step = [&] { course.after_step(t); };
   calls.save = [&](training_checkpoint& c) { c.ranges = course.ranges(); };
   calls.restore = [&](const training_checkpoint& c) { course.restore(t, c.state.steps, c.ranges); };
+  calls.examine = [&] { static_cast<void>(network.exported(t.network())); };
   detail::training_course epochs = detail::run_epochs(t, data, led, result.before, calls);
   result.epochs = std::move(epochs.epochs);
   result.best_epoch = epochs.best_epoch;

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -179,8 +180,8 @@ struct state_progress {
   std::uint64_t round = 1;
   std::uint64_t samples = 0;         // of the first round
   std::uint64_t second_samples = 0;  // of the second round
-  std::uint64_t first_round = 0;   // checksum of the merged state that the second round began with
-  std::set<std::uint64_t> shards;  // fingerprints of the samples that were observed together
+  std::uint64_t first_round = 0;  // checksum of the merged state that the second round began with
+  std::set<std::uint64_t> shards = {};  // fingerprints of the samples that were observed together
 
   void write(detent::detail::byte_writer& out) const {
     for (const std::uint64_t value : {round, samples, second_samples, first_round}) {
@@ -198,6 +199,8 @@ struct state_progress {
     p.samples = in.get<std::uint64_t>();
     p.second_samples = in.get<std::uint64_t>();
     p.first_round = in.get<std::uint64_t>();
+    require(p.round == 2 || (p.second_samples == 0 && p.first_round == 0), error_kind::bad_file,
+            "a state of round 1 has a second round");
     const std::size_t count = in.get_size(in.rest() / sizeof(std::uint64_t));
     for (std::size_t i = 0; i < count; ++i) {
       p.shards.insert(in.get<std::uint64_t>());
@@ -208,10 +211,11 @@ struct state_progress {
 
   /// Takes note of samples that were observed together.
   void add(std::uint64_t shard, std::uint64_t count, const std::string& name) {
-    require(shards.insert(shard).second, error_kind::invalid_argument, name,
+    require(shards.count(shard) == 0, error_kind::invalid_argument, name,
             ": its samples have been observed already; where two shards really hold the same, "
             "number their samples (--first-sample)");
-    (round == 1 ? samples : second_samples) += count;
+    add_samples(count, name);
+    shards.insert(shard);
   }
   /// Adds what another state has seen. Throws invalid_argument, naming it, if the two cannot be
   /// merged: one is in the second round, they go on from different first rounds, or have samples in
@@ -226,12 +230,17 @@ struct state_progress {
               ": its samples are in another state as well; where two shards really hold the same, "
               "number their samples (--first-sample)");
     }
+    add_samples(round == 1 ? other.samples : other.second_samples, name);
     shards.insert(other.shards.begin(), other.shards.end());
-    if (round == 1) {
-      samples += other.samples;
-    } else {
-      second_samples += other.second_samples;
-    }
+  }
+
+ private:
+  /// Counts samples of the present round.
+  void add_samples(std::uint64_t count, const std::string& name) {
+    std::uint64_t& all = round == 1 ? samples : second_samples;
+    require(count <= (std::numeric_limits<std::uint64_t>::max)() - all, error_kind::overflow, name,
+            ": its ", count, " samples and the ", all, " before them are 2^64 and more");
+    all += count;
   }
 };
 
