@@ -149,9 +149,9 @@ int main(int argc, char** argv) {
   for (CLI::App* command : {quantize_command, observe_command, train_command, eval_command,
                             run_command, compare_command, inspect_command, conformance_command}) {
     command
-        ->add_option(
-            "--memory-limit", common.memory_limit,
-            "Most bytes (or 512M, 4G, ...) for a model's constants, and for a run's values")
+        ->add_option("--memory-limit", common.memory_limit,
+                     "Most bytes (or 512M, 4G, ...) for a model's constants (64G), and for a run's "
+                     "values (16G)")
         ->transform(detent_cli::byte_count(std::uint64_t{1} << 60U));
   }
 

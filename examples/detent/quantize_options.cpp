@@ -142,7 +142,8 @@ void add_range_options(CLI::App& command, graph::quantization_settings& s) {
       ->transform(whole_number(2, 8));
   command
       .add_option("--weight-algorithm", s.weight_algorithm,
-                  "How weights are rounded (weight-only); gptq and awq need samples")
+                  "How weights are rounded (weight-only): rtn (the default), or gptq, awq, hqq; "
+                  "gptq and awq need samples")
       ->check(CLI::IsMember(graph::weight_only_algorithms()));
 }
 
@@ -186,7 +187,11 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
                   "How the model is written (static: qdq|qoperator, dynamic: integerops, "
                   "weight-only: matmulnbits)")
       ->check(CLI::IsMember(graph::format_names));
-  command.add_option("--weights", s_.weights, "Type of the stored weights (dynamic)")
+  command
+      .add_option(
+          "--weights", s_.weights,
+          "Type of the stored weights (dynamic): u8, the default, or s8, which ONNX Runtime "
+          "multiplies faster; on processors without VNNI it needs --reduce-range there")
       ->check(CLI::IsMember(graph::byte_type_names));
   command
       .add_option("--granularity", s_.granularity,
@@ -196,7 +201,9 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       .add_option("--weight-scales", s_.weight_scales,
                   "The end of the grid (absmax), or the least squared error (exact-mse)")
       ->check(CLI::IsMember(graph::weight_scale_names));
-  command.add_flag("--reduce-range", s_.reduce_range, "Weights of 7 bits");
+  command.add_flag("--reduce-range", s_.reduce_range,
+                   "Weights of 7 bits: for ONNX Runtime on x86 processors without VNNI, whose "
+                   "products of 8 bits saturate");
   command.add_option("--samples", a_.samples, "Use only the first N samples")
       ->transform(whole_number(1, std::uint64_t{1} << 62U));
   command
@@ -206,8 +213,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       ->transform(whole_number(2, 8));
   command
       .add_option("--block-size", s_.block_size,
-                  "Weights that share a scale (weight-only): 16, 32, 64, 128, 256; 0: as many as "
-                  "there can be")
+                  "Weights that share a scale (weight-only): 16, 32 (the default), 64, 128, 256; "
+                  "0: as many as there can be")
       ->check(CLI::IsMember(graph::block_sizes));
   command
       .add_option("--max-drop", a_.max_drop,
@@ -220,7 +227,8 @@ quantize_options::quantize_options(CLI::App& command) : command_(command), nncf_
       "else those of --calib");
   command.add_option("--labels", a_.labels,
                      "Y.npy: one integer for each of these samples, for --max-drop and --report");
-  command.add_option("--report", a_.report, "HTML page about the result");
+  command.add_option("--report", a_.report,
+                     "HTML page about the result (pipeline auto; needs samples)");
   command
       .add_option(
           "--external-data-from", a_.external_data_from,

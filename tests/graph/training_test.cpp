@@ -802,6 +802,16 @@ TEST_CASE("training: what is refused") {
   refused_quantizers({"penalty", "-1"}, q);
 }
 
+TEST_CASE("training: a model is not evaluated in batches of no samples") {
+  random_source r(918);
+  const graph::training_data data = bars(r, 8);
+  const graph::model m = classifier(r, false);
+  check_graph_error(error_kind::invalid_argument, {"batch of 0"},
+                    [&] { static_cast<void>(graph::evaluate(m, data, {}, 0)); });
+  CHECK(graph::evaluate(m, data, {}, 3).loss ==
+        doctest::Approx(graph::evaluate(m, data, {}, 8).loss));
+}
+
 TEST_CASE("training: the names that are most like another one") {
   using graph::detail::edit_distance;
   CHECK(edit_distance("", "") == 0);

@@ -356,8 +356,9 @@ DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& da
 
 /// Runs a model on all samples, in batches of `batch_size`, and compares the output of index
 /// `output` with the labels as `loss` says (without distillation and hidden values; without label
-/// smoothing). The loss is NaN if an output holds NaN or infinity. Throws invalid_argument for
-/// samples that hold NaN or +infinity, and what the executor and the losses throw.
+/// smoothing). The loss is NaN if an output holds NaN or infinity, and 0 if there are no samples.
+/// Throws invalid_argument for a batch size of 0 and for samples that hold NaN or +infinity, and
+/// what the executor and the losses throw.
 [[nodiscard]] DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& data,
                                                         const training_loss& loss,
                                                         std::size_t output, std::size_t batch_size);
@@ -366,6 +367,7 @@ DETENT_GRAPH_DECL training_course run_epochs(trainer& t, const training_data& da
 DETENT_GRAPH_DECL training_score evaluate(executor& run, const training_data& data,
                                           const training_loss& loss, std::size_t output,
                                           std::size_t batch_size) {
+  require(batch_size > 0, error_kind::invalid_argument, "evaluate: a batch of 0 samples");
   training_score score;
   std::size_t correct = 0;
   std::size_t rows = 0;

@@ -618,8 +618,9 @@ class weight_compressor {
 
 /// Compresses the constant weights of a float model as NNCF's nncf.compress_weights does for ONNX
 /// models: weights become integers of 4 or 8 bits with float32 scales, and everything else stays in
-/// float. The result holds the model and what was done to each constant; a model without layers
-/// that have constant weights comes back as it was. Weights w are stored as
+/// float. The result holds the model and what was done to each constant. In a model without layers
+/// that have constant weights, only the producer changes, Constant nodes become constants of the
+/// graph, nodes are put in order, and what nothing uses is removed. Weights w are stored as
 ///
 ///     w = (code - zero point) * scale
 ///
@@ -633,12 +634,15 @@ class weight_compressor {
 /// Calls on different models may run at the same time.
 ///
 /// Throws unsupported for a model that is quantized already or has an opset below 13, for modes and
-/// options that NNCF refuses for ONNX models, for a form that the model's opset does not have,
-/// naming the node, and for an operator that cannot be run if samples are needed. Throws
-/// invalid_argument for options that are out of their domain or do not go together, for a group
-/// size that does not divide a layer's weights, naming the nodes, for an entry of ignored_scope
-/// that matches nothing, for NaN or infinity in weights or inputs, naming the tensor, and if there
-/// are no samples where they are needed.
+/// options that NNCF refuses for ONNX models, for a form that the model's opset does not have or
+/// groups in weights of four or more dimensions, naming the node, and for an operator that cannot
+/// be run if samples are needed. Throws invalid_argument for options that are out of their domain
+/// or do not go together, for a group size that does not divide a layer's weights, naming the
+/// nodes, for an entry of ignored_scope or ignored_subgraphs that matches nothing, for NaN or
+/// infinity in weights or inputs and for a range that is too large for a float32 scale, naming the
+/// tensor, for an input of fewer than two dimensions if the metric needs samples, and if there are
+/// no samples where they are needed. Throws overflow, naming the tensor, if a weight times its AWQ
+/// scale is not finite.
 ///
 /// Source: NNCF 3.4, quantization/algorithms/weight_compression.
 [[nodiscard]] DETENT_GRAPH_DECL weight_compression

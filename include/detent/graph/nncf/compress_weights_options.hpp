@@ -77,13 +77,14 @@ enum class backup_mode : std::uint8_t {
 };
 
 /// NNCF's SensitivityMetric: how the layers are ranked that may get the primary precision. The
-/// least sensitive ones get it first. `noise` is the weights' mean squared error as int8_asym, the
-/// largest one of all channels, plus 2^-23.
+/// least sensitive ones get it first. Let w' be the weights w of a layer, rounded as int8_asym, and
+///
+///     noise = 2^-23 + the largest, over the channels, of mean((w' - w)^2 over the channel)
 enum class sensitivity_metric : std::uint8_t {
   /// 1 / noise. The only one that needs no samples.
   weight_quantization_error,
-  /// The mean square of the layer's input, twice, averaged over the samples, times the Frobenius
-  /// norm of the weights' error as int8_asym.
+  /// ||w' - w|| * the mean over the samples of 2 * mean(x^2), where x is the input of the layer and
+  /// ||.|| the Frobenius norm.
   hessian_input_activation,
   /// The variance of each channel of the input along the last dimension but one; the mean over the
   /// channels, averaged over the samples; divided by the noise.
@@ -195,8 +196,10 @@ struct compressed_weights {
 
 /// A model whose weights compress_weights() has compressed.
 struct weight_compression {
-  model result;                            ///< The model.
-  std::vector<compressed_weights> layers;  ///< All constants that were looked at, in their order.
+  model result;  ///< The model.
+  /// All constants that were looked at: first those that can be compressed, then those that are
+  /// ignored or not supported, both in the order of the layers.
+  std::vector<compressed_weights> layers;
   /// Labels of ignored nodes whose weights are compressed nonetheless, because another layer has
   /// the same: as in NNCF, a constant is stored once.
   std::vector<std::string> ignored_in_vain;

@@ -592,12 +592,14 @@ class quantizer {
 /// QuantizeLinear/DequantizeLinear pairs.
 ///
 /// The result is deterministic. Throws unsupported for an operator that cannot be run, naming it,
-/// for a model that is quantized already, for target_device::cpu_spr, and for options that the mode
-/// does not have. Throws invalid_argument
-/// if there are no samples, for a NaN or an infinity in a value, naming the value and the sample,
-/// for an entry of ignored_scope or ignored_subgraphs that matches nothing, for options out of
-/// their domain, for restrictions that leave an operator no quantizer, and for a range whose lower
-/// end is above its upper end, which some estimators can produce.
+/// for a model that is quantized already or whose opset is below 7 or beyond newest_opset, for
+/// target_device::cpu_spr, and for options that the mode does not have. Throws invalid_argument if
+/// there are no samples, for a NaN or an infinity in a value, naming the value and, unless it is a
+/// constant, the sample, for an entry of ignored_scope or ignored_subgraphs that matches nothing,
+/// for options out of their domain, for restrictions that leave an operator no quantizer, and for a
+/// range whose lower end is above its upper end, which some estimators can produce. Throws
+/// overflow, naming the tensor or layer, if SmoothQuant or channel alignment makes a number that is
+/// not a finite float, and shape_mismatch if their channels do not fit the weights.
 [[nodiscard]] DETENT_GRAPH_DECL quantization quantize(model m, const dataset& samples,
                                                       const quantize_options& options = {});
 

@@ -120,7 +120,7 @@ struct quantize_options {
   /// How the range of a layer's weights is found: of each output channel, or of the whole tensor.
   range_estimator weights_range_estimator = min_max;
   /// Whether each index of the first dimension of an activation counts as a sample. If not, each
-  /// run of the model does.
+  /// run of the model does; so it does in any case for activations with a scale for each channel.
   bool batchwise_statistics = false;
   /// Restrictions of the quantizers of activations.
   quantization_params activations_quantization_params = {};

@@ -6,10 +6,9 @@
 //            biases of these operators
 //   ranking  the effect of taking each group away alone
 //   search   the groups are taken away one after the other, the most harmful first. A step that
-//   makes
-//            the metric worse is accepted once; the next such step is taken back, and the groups
-//            that are left are ranked anew. The search ends at the goal, after `max_iterations`, or
-//            when no group is left
+//            makes the metric worse is accepted only if it is the first one after a ranking; any
+//            other such step is taken back, and the groups that are left are ranked anew. The
+//            search ends at the goal, after `max_iterations`, or when no group is left
 //
 // With `tune_hyperparams`, a model that misses the goal is first quantized with the parameters that
 // tune_hyperparams.hpp finds, and the search goes on from the better one of both models.
@@ -58,7 +57,9 @@ struct accuracy_control_options {
   std::size_t ranking_subset_size = 300;
   /// Whether parameters of quantization are searched for before any quantizer is taken away.
   bool tune_hyperparams = false;
-  /// Called with each trial, in the order of time; not with those of the search for parameters.
+  /// Called with each trial, in the order of time; not with those of the search for parameters. A
+  /// trial that is taken back is shown with accepted = true; accuracy_control_result::trials has
+  /// the final value.
   std::function<void(const accuracy_trial&)> on_trial = {};
   executor_options executor = {};  ///< Options of all executors that run models here.
 };

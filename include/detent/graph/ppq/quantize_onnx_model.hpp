@@ -200,9 +200,10 @@ inline void warn_of_states(const quantized_graph& g, std::vector<std::string>& w
 /// export_*.hpp the files of other engines. `calib_dataloader` is left at its beginning.
 ///
 /// Throws what read_onnx(), make_quantized_graph(), to_pipeline_options(), to_quantizer_options()
-/// and the passes throw; invalid_argument for calib_steps that are not 8..512 and another device;
-/// shape_mismatch for an input_shape that the model cannot take. All that is checked before the
-/// first run.
+/// and the passes throw; invalid_argument for another device, for an input_shape of a model that
+/// has not exactly one input, and, with do_quantize, for calib_steps that are not 8..512 and an
+/// empty calib_dataloader; shape_mismatch for an input_shape that the model cannot take. All that
+/// is checked before the first run.
 [[nodiscard]] inline quantized_onnx_model quantize_onnx_model(quantize_onnx_arguments a) {
   const std::string device = detent::detail::lower_case(a.device);
   require(device == "cpu" || device.rfind("cuda", 0) == 0, error_kind::invalid_argument,

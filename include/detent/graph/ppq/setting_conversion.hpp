@@ -244,9 +244,10 @@ inline void require_observers(const quantization_setting& setting,
 }
 
 /// Which operators a setting quantizes on a platform: the dispatcher's choice without those that
-/// the dispatching table sends to FP32, FP16, BF16 or SOI. Throws what find_dispatcher() throws,
-/// and unsupported, naming the operator, for a table that sends an operator to another platform
-/// that quantizes: a network has one platform.
+/// the dispatching table sends to FP32, FP16, BF16 or SOI. Throws what find_dispatcher() throws;
+/// invalid_argument, naming the operator, for a number that is no TargetPlatform; and unsupported,
+/// naming the operator, for a table that sends an operator to another platform that quantizes: a
+/// network has one platform.
 [[nodiscard]] inline quantizer_options to_quantizer_options(const quantization_setting& setting,
                                                             const platform& target) {
   std::set<std::string> in_float;

@@ -446,16 +446,19 @@ class accuracy_controller {
 /// is the quantization with all layers, for example that of static_quantization().
 ///
 /// The layers are ranked by the effect of leaving each one alone in float, then one after the other
-/// is left in float, the most harmful first. A step that makes the metric worse is taken back once,
-/// and the remaining layers are ranked again. When the goal is met, layers are quantized again if
-/// it is met without leaving them in float. If the goal is not met, the result is the model with
-/// the best metric, and `goal_met` is false. Deterministic if the metric is.
+/// is left in float, the most harmful first. A step that makes the metric worse is taken back,
+/// unless the step before it was taken back or no other layer is left; the remaining layers are
+/// then ranked again. When the goal is met, layers are quantized again if it is met without leaving
+/// them in float. The result is, of the models that meet the goal, the one with the fewest layers
+/// in float; if none does, it is the one with the best metric, and `goal_met` is false.
+/// Deterministic if the metric is.
 ///
 /// `samples` is used only for layer_ranking::output_error, which draws it twice: to find the
 /// samples on which the models differ most, and to keep these.
 ///
 /// Throws invalid_argument if an option is out of its domain, if there is no metric, if it is NaN
-/// for the float model, or if there are no samples; and what the metric throws.
+/// for the float model, or if there are no samples; with layer_ranking::output_error, unsupported
+/// if the model has no float output, and what the executor throws; and what the metric throws.
 ///
 /// Sources: NNCF, quantize_with_accuracy_control; Intel Neural Compressor, strategy mse_v2.
 [[nodiscard]] DETENT_GRAPH_DECL accuracy_control_result control_accuracy(

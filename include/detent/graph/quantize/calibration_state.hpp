@@ -612,9 +612,10 @@ class calibration_state {
 };
 
 /// Quantizes a float model with ranges from a state that was collected from all calibration
-/// samples. The model and the options must be those that the state was made with; weights and
-/// integer formats may differ. Fast bias correction takes the means of the state, and is not
-/// judged. Otherwise like static_quantization() with samples.
+/// samples. The model and the options that say what is observed (method, type, bits, symmetry and
+/// observers of activations, scope) must be those that the state was made with; the options of
+/// weights may differ. Fast bias correction takes the means of the state, and is not judged.
+/// Otherwise like static_quantization() with samples.
 ///
 /// Throws invalid_argument if the state is for another model or other options, naming the
 /// difference, if it has seen nothing, or if a round is not complete; unsupported for full bias

@@ -304,10 +304,13 @@ class dynamic_quantizer {
 /// If samples are given, fast bias correction is tried as well: biases are corrected for the effect
 /// of rounded weights on the means. It is kept if the outputs of the model for up to 64 samples
 /// come closer to those of the float model; for this, the model must have a float output and only
-/// operators that the executor can run. Other operators stay as they are.
+/// operators that the executor can run. Tables of embeddings are stored in 8 bits, and the model is
+/// simplified; other operators stay as they are.
 ///
-/// Throws unsupported if the model is quantized already; invalid_argument if an entry of the
-/// options matches no node, or if weights are not finite, naming them.
+/// Throws unsupported if the model is quantized already, or its opset is below 7 or beyond
+/// newest_opset; invalid_argument if an entry of the options matches no node, for a weight_type
+/// other than u8 and s8, for bits of weights outside of 2..8, or if weights are not finite, naming
+/// them.
 [[nodiscard]] DETENT_GRAPH_DECL model
 quantize_dynamic(model m, const dynamic_quantization_options& options = {},
                  const calibration_source& samples = {});

@@ -141,8 +141,8 @@ inline void require_same_size(std::span<const float> values, std::span<const flo
 /// at how many recalls precision is taken, each time the largest precision at this recall or a
 /// higher one: 11 or 101 (evenly from 0 to 1), or 0 for the area under that curve.
 ///
-/// Throws invalid_argument if there are no samples, if no sample is relevant, or for another number
-/// of points; shape_mismatch if `relevant` has another size.
+/// Throws shape_mismatch if there are no samples or `relevant` has another size; invalid_argument
+/// if no sample is relevant for any class, or for another number of points.
 [[nodiscard]] inline double mean_average_precision(const score_matrix& scores,
                                                    std::span<const std::uint8_t> relevant,
                                                    int points = 0) {
@@ -197,8 +197,9 @@ inline void require_same_size(std::span<const float> values, std::span<const flo
 
 /// The area under the receiver operating characteristic: the share of pairs of a sample with label
 /// 1 and one with label 0 in which the first has the higher score, where equal scores count half.
-/// With two columns, the score is the second one. Throws invalid_argument for more columns, other
-/// labels, or if all labels are equal; shape_mismatch as top_k_accuracy().
+/// With two columns, the score is the second one. Throws invalid_argument if there are no samples,
+/// for a number of columns other than 1 and 2, for labels other than 0 and 1, if all labels are
+/// equal, and for a score that is NaN; shape_mismatch as top_k_accuracy().
 [[nodiscard]] inline double roc_area(const score_matrix& scores,
                                      std::span<const std::int64_t> labels) {
   require(scores.columns == 1 || scores.columns == 2, error_kind::invalid_argument, "the ROC of ",

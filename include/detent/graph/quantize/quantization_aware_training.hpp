@@ -103,7 +103,10 @@ struct quantization_aware_training_result {
 /// Deterministic: the result has the same bits on every processor, for any number of threads, and
 /// whether training went on from a checkpoint or not.
 ///
-/// Throws what static_quantization() and train() throw.
+/// Throws unsupported, naming the first one, if the executor cannot run a node (static quantization
+/// would leave it in float); invalid_argument for calibration_samples of 0, a clip_penalty out of
+/// its domain, and a schedule whose averaging is not in (0, 1] or whose quantize_after is not
+/// smaller than the number of all steps; and what static_quantization() and train() throw.
 ///
 /// Sources: Bengio, Leonard, Courville, Estimating or propagating gradients through stochastic
 /// neurons (2013), for the estimator; Esser et al., Learned step size quantization (2020).

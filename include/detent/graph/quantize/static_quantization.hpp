@@ -240,9 +240,12 @@ inline void correct_if_better(quantization& q, const calibration_source& samples
 /// Nodes that the executor cannot run, because it has no operator for them or because they need the
 /// results of such nodes, stay in float; `not_run` in the result says which and why.
 ///
-/// Throws unsupported if the model is quantized already; invalid_argument if there are no samples,
-/// if a tensor holds NaN or infinity (naming it), if a method is unknown (listing those that
-/// exist), if an ignored name or a rule matches nothing, or if an override cannot be applied.
+/// Throws unsupported if the model is quantized already, or its opset is below 7 or beyond
+/// newest_opset; bad_file for a node with a wrong number of inputs or outputs; invalid_argument if
+/// there are no samples, if a tensor holds NaN or infinity (naming it), if a method is unknown
+/// (listing those that exist), for a type of activations other than u8 and s8, for bits of
+/// activations or weights outside of 2..8, if an ignored name or a rule matches nothing, or if an
+/// override cannot be applied.
 [[nodiscard]] DETENT_GRAPH_DECL quantization static_quantization(
     model m, const calibration_source& samples, const static_quantization_options& options = {});
 

@@ -19,7 +19,8 @@ DETENT_NAMESPACE_BEGIN
 namespace graph {
 
 /// In what order tune() tries settings. basic, mse, mse_v2 and hawq_v2 begin with the settings of
-/// the space, in their order, and leave nodes in float only if none of them meets the goal.
+/// the space, in their order. They leave nodes in float if none of these meets the goal; with a
+/// timeout, basic, mse and hawq_v2 do so in any case, to look for a better model.
 enum class tuning_strategy : std::uint8_t {
   /// Leaves each node alone in float, from the outputs backward, and sorts the nodes by the metric
   /// that they reach; then leaves them in float one after the other, in that order, keeping those
@@ -121,7 +122,9 @@ struct tuning_trial {
 
 /// Why a search ended.
 enum class tuning_end : std::uint8_t {
-  goal,       ///< A trial met the goal, and there was no time given to look for a better one.
+  /// A trial met the goal, and no time was given to look for a better one; or performance_only took
+  /// the first model.
+  goal,
   timeout,    ///< The time was up.
   trials,     ///< As many trials were made as are allowed.
   exhausted,  ///< The strategy had nothing left to try.
@@ -174,8 +177,8 @@ struct tuning_options {
   std::vector<tuning_trial> known = {};
   /// Called with each trial, in the order of time, also with those that are `known`.
   std::function<void(const tuning_trial&)> on_trial = {};
-  /// Called before each trial, and often while nodes are ranked; the search ends if it returns
-  /// true. May be empty.
+  /// Called before each trial but the first one, and often while nodes are ranked; the search ends
+  /// if it returns true. May be empty.
   std::function<bool()> cancelled = {};
   /// A clock in seconds for `timeout` and latency. Empty: std::chrono::steady_clock.
   std::function<double()> clock = {};

@@ -664,9 +664,11 @@ class weight_only_quantizer {
 ///
 /// Throws invalid_argument if no layer is left to quantize; if an ignored name, pattern or rule
 /// matches nothing; if bits, block size or accuracy level are not allowed, or options do not fit
-/// together; if gptq or awq get no samples; if weights or inputs hold NaN or infinity, naming
-/// the tensor. Throws unsupported for real zero points of 8-bit weights, and for an opset before 7.
-/// Throws what the solvers throw, naming the weights.
+/// together; if gptq or awq get no samples, or a later pass another number of them; if weights or
+/// inputs hold NaN or infinity, naming the tensor. Throws bad_file, naming the tensor, if
+/// statistics of the inputs need more memory than executor.max_memory_bytes. Throws unsupported for
+/// real zero points with bits = 8, and for an opset before 7. Throws what the solvers throw, naming
+/// the weights.
 [[nodiscard]] DETENT_GRAPH_DECL model quantize_weights_only(model m,
                                                             const weight_only_options& options = {},
                                                             const calibration_source& samples = {});

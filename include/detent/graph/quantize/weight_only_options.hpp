@@ -82,8 +82,8 @@ struct weight_only_options {
   /// drawn again for the next layers. One layer is always processed.
   std::size_t calibration_bytes = std::size_t{1} << 30;
   awq_options awq = {};  ///< Options of awq; `activation_magnitudes` is set from the samples.
-  /// Options of hqq. `real_zero_points` are for the weights of 4 bits: ONNX Runtime has no others.
-  /// Those of 8 bits get integers.
+  /// Options of hqq. `real_zero_points` needs `bits` = 4, because ONNX Runtime has no others;
+  /// weights that a rule of `scope` gives 8 bits get integer zero points.
   hqq_options hqq = {};
   gptq_options gptq = {};  ///< Options of gptq.
   /// Called with each constant that is made; the model gets the tensor that it returns, which must
