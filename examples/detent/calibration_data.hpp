@@ -20,9 +20,10 @@ detent::graph::calibration_source source_of(const sample_set& samples, progress&
 
 /// Limits of random samples.
 struct random_limits {
-  std::size_t most_runs =
-      (std::numeric_limits<std::size_t>::max)();  ///< Further runs are left out.
-  std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)();  ///< Of an input in a run.
+  /// The source gives no more runs than this.
+  std::size_t most_runs = (std::numeric_limits<std::size_t>::max)();
+  /// The values of one input in one run may have no more bytes than this.
+  std::size_t most_bytes = (std::numeric_limits<std::size_t>::max)();
 };
 
 /// A source of the random samples that a dataset of type dummy describes, one by one or, if the

@@ -150,8 +150,8 @@ int main(int argc, char** argv) {
                             run_command, compare_command, inspect_command, conformance_command}) {
     command
         ->add_option("--memory-limit", common.memory_limit,
-                     "Most bytes (or 512M, 4G, ...) for a model's constants (64G), and for a run's "
-                     "values (16G)")
+                     "Most bytes (or 512M, 4G, ...) for a model's constants (default: 64G), and "
+                     "for a run's values (default: 16G)")
         ->transform(detent_cli::byte_count(std::uint64_t{1} << 60U));
   }
 

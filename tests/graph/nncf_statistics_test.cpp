@@ -311,6 +311,10 @@ TEST_CASE("nncf::statistics: a range whose estimators cross is saved, too") {
   const nncf::statistics s = saved_and_loaded(nncf::collect_statistics(m, data, o));
   CHECK(graph::to_onnx(nncf::quantize(m, s, o).result) ==
         graph::to_onnx(nncf::quantize(m, data, o).result));
+  // Asymmetric quantizers have no scale for such a range.
+  o.preset = nncf::preset::mixed;
+  check_graph_error(error_kind::invalid_argument, {"'x'"},
+                    [&] { static_cast<void>(nncf::quantize(m, s, o)); });
 }
 
 TEST_CASE("nncf::statistics: magnitudes and counts that cannot be are refused") {

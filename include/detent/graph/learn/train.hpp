@@ -239,7 +239,7 @@ inline void require_plausible_scores(const training_checkpoint& c, const trainin
     require(is_score(score.loss, score.accuracy) && std::isfinite(e.loss) &&
                 is_better(score, best) == e.is_best,
             error_kind::invalid_argument, "training: the scores of epoch ", e.epoch,
-            " of the checkpoint cannot be, or were measured with other samples");
+            " of the checkpoint are impossible, or were measured with other samples");
     best = e.is_best ? score : best;
     has_best = has_best || e.is_best;
   }

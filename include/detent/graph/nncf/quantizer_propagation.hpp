@@ -526,8 +526,9 @@ class quantizer_propagation {
   }
 
   /// Whether all quantizers that may still come to a result with several users wait there. `q`,
-  /// which waits there, is not in the queue. A quantizer that is far away needs many steps. So it
-  /// looks again only after a change, and first at the one that had not come the last time.
+  /// which waits there, is not in the queue. A quantizer that is far away needs many steps. This
+  /// function is called in each of them; so it searches again only after a change, and first looks
+  /// at the place below where a quantizer had not come the last time.
   [[nodiscard]] bool is_awaited_by_all(std::size_t branch, std::size_t q) {
     looked_at& before = looked_[branch];
     const std::set<std::size_t>& waiting = waiting_[branch];
